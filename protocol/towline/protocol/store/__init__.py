@@ -1,0 +1,1 @@
+"""The log in Redis or Valkey: keys, scripts, and the only code that imports redis-py."""

@@ -1,0 +1,1 @@
+"""What tests share: a real server of their own, waiting without sleeping."""

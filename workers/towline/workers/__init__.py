@@ -1,0 +1,1 @@
+"""The workers: deterministic replay of workflows over run logs, under a lease. Read machine first."""

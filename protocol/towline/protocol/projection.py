@@ -1,0 +1,194 @@
+"""What one caller sees of a Run and of its events: the redaction policy, applied at one place.
+
+Promises that a value with an audience above the caller's role is null and named, that everyone sees every seq,
+and that an event a caller may read whole leaves as the bytes that stand in the log. Leaves to the gateway who
+the caller is. Read `events` (audiences) and `run` first.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from towline.protocol import approvals
+from towline.protocol.codec import Entry
+from towline.protocol.cursor import Cursor
+from towline.protocol.events import EVENTS, Audience
+from towline.protocol.run_state import Run
+
+Role = Literal["share", "viewer", "collaborator", "owner", "operator", "worker"]
+"""A caller's role on one run. `share` is a viewer through a link, `worker` the holder of its lease."""
+
+_RANK: Final = {"viewer": 0, "collaborator": 1, "operator": 2}
+_READS: Final[dict[Role, int]] = {
+    "share": 0,
+    "viewer": 0,
+    "collaborator": 1,
+    "owner": 1,
+    "operator": 2,
+    "worker": 2,
+}
+
+
+def may_read(role: Role, audience: Audience) -> bool:
+    """Whether `role` reads a value of this audience."""
+    return _READS[role] >= _RANK[audience]
+
+
+class Caller(Struct, frozen=True):
+    """Who reads: the subject of the credential, its role on this run and its groups.
+
+    `decides` is false for a credential that may never decide (role worker, or minted for a run).
+    """
+
+    subject: str
+    role: Role
+    groups: Sequence[str] = ()
+    decides: bool = True
+
+
+class Heartbeat(Struct, frozen=True):
+    """`worker` of a Run: who holds the lease, when it last renewed, and the step it works on."""
+
+    id: str
+    heartbeat_at: str
+    step: str | None
+
+
+def project_run(
+    run: Run,
+    caller: Caller,
+    *,
+    cursor: Cursor,
+    first_seq: int = 1,
+    worker: Heartbeat | None = None,
+    actions: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """The Run as `caller` reads it, as plain JSON values."""
+    wire: dict[str, Any] = msgspec.to_builtins(run)
+    del wire["audiences"]
+    redacted = []
+    for path, audience in run.audiences.items():
+        if may_read(caller.role, audience):
+            continue
+        name, _, member = path.partition(".")
+        if _null(wire, name, member):
+            redacted.append(path)
+    wire["waiting_on"] = [_project_wait(wait, caller, redacted) for wait in wire["waiting_on"]]
+    if not may_read(caller.role, "operator"):
+        for blocker in wire["blockers"]:
+            if blocker.pop("detail", None) is not None:
+                blocker["detail"] = None
+                redacted.append("blockers.detail")
+    if caller.role == "share":
+        _hide_subjects(wire)
+    if wire["outcome"] is not None and wire["outcome"]["result_ref"] is None:
+        del wire["outcome"]["result_ref"]
+    wire["role"] = "viewer" if caller.role == "share" else caller.role
+    wire["actions"] = list(actions)
+    wire["redacted"] = sorted(set(redacted))
+    wire["worker"] = None if worker is None or caller.role == "share" else msgspec.to_builtins(worker)
+    wire["first_seq"] = first_seq
+    wire["cursor"] = str(cursor)
+    return wire
+
+
+def _null(wire: dict[str, Any], name: str, member: str) -> bool:
+    """Null `name`, or its dotted `member`; whether there was anything to hide."""
+    *path, last = [name, *member.split(".")] if member else [name]
+    holder: Any = wire
+    for part in path:
+        holder = holder.get(part)
+        if not isinstance(holder, dict):
+            return False
+    if holder.get(last) is None:
+        return False
+    holder[last] = None
+    return True
+
+
+def may_answer(request: Any, caller: Caller) -> bool:
+    """Whether `caller` may decide or answer a request with these `deciders` / `answerers` and `exclude`."""
+    if not caller.decides or not isinstance(request, dict):
+        return False
+    entries = request.get("deciders", request.get("answerers"))
+    if entries is None:
+        return False
+
+    def named(members: Iterable[str]) -> bool:
+        return approvals.names_caller(members, subject=caller.subject, role=caller.role, groups=caller.groups)
+
+    return named(entries) and not named(request.get("exclude", ()))
+
+
+def _project_wait(wait: dict[str, Any], caller: Caller, redacted: list[str]) -> dict[str, Any]:
+    audience = wait.pop("audience")
+    wait["may_answer"] = may_answer(wait["request"], caller)
+    named = caller.role == "viewer" and wait["may_answer"]
+    if not may_read(caller.role, audience) and not named:
+        wait["title"] = wait["request"] = None
+        redacted.append("waiting_on.request")
+    return wait
+
+
+def _hide_subjects(wire: dict[str, Any]) -> None:
+    """A share link shows what happened, not who: every subject is null except the system's."""
+    wire["owner"] = None
+    for name in ("stopping", "status_detail"):
+        if wire[name] is not None and wire[name].get("by") != "system":
+            wire[name]["by"] = None
+    for blocker in wire["blockers"]:
+        blocker["by"] = None
+
+
+_SUBJECT_FIELDS: Final = ("owner", "by", "from", "worker", "subject")
+
+
+def project_entry(entry: Entry, role: Role) -> bytes:
+    """The envelope of `entry` as `role` reads it; the log's own bytes where nothing is hidden."""
+    meta_audience = entry.meta.audience
+    kind = _type_in(entry.raw)
+    row = EVENTS.get(kind)
+    fields = row.fields if row is not None and row.audience == meta_audience else {}
+    if role != "share" and may_read(role, meta_audience) and all(may_read(role, a) for a in fields.values()):
+        return entry.raw
+    wire: dict[str, Any] = msgspec.json.decode(entry.raw)
+    if may_read(role, meta_audience):
+        hidden = [_drop(wire["data"], path.split(".")) for path, a in fields.items() if not may_read(role, a)]
+        wire["redacted"] = any(hidden)
+        if not any(hidden):
+            del wire["redacted"]
+        elif row is not None and row.spill in fields:
+            wire["ref"] = None
+    else:
+        kept = {path for path, audience in fields.items() if may_read(role, audience)}
+        wire["data"] = {k: v for k, v in wire["data"].items() if k in kept} if kept else None
+        wire["ref"] = None
+        wire["redacted"] = True
+    if role == "share":
+        if wire["actor"]["kind"] != "system":
+            wire["actor"]["id"] = None
+        for name in _SUBJECT_FIELDS:
+            if isinstance(wire["data"], dict) and name in wire["data"]:
+                wire["data"][name] = None
+    return msgspec.json.encode(wire)
+
+
+def _drop(data: Any, path: list[str]) -> bool:
+    *parents, last = path
+    for part in parents:
+        data = data.get(part) if isinstance(data, dict) else None
+    if isinstance(data, dict) and last in data:
+        del data[last]
+        return True
+    return False
+
+
+_TYPE_MARK: Final = b'"type":"'
+
+
+def _type_in(raw: bytes) -> str:
+    """The `type` of an envelope without decoding it: it stands before any text that a producer wrote."""
+    start = raw.index(_TYPE_MARK) + len(_TYPE_MARK)
+    return raw[start : raw.index(b'"', start)].decode()

@@ -32,15 +32,18 @@ _find_python() {
 _install_uv() {
     local python="$1" home="$TOWLINE_ROOT/.uv"
     "$home/bin/uv" --version >/dev/null 2>&1 && return 0
-    rm -rf "$home"
-    if "$python" -c 'import ensurepip' >/dev/null 2>&1; then
-        "$python" -m venv "$home" && "$home/bin/python" -m pip install --quiet uv
-    elif "$python" -m pip --version >/dev/null 2>&1; then
-        "$python" -m venv --without-pip "$home" && "$python" -m pip --python "$home/bin/python" install --quiet uv
-    else
-        echo "$python has neither ensurepip nor pip; install your system's package python3-venv, or uv"
-        return 1
+    if ! "$python" -c 'import ensurepip' && ! "$python" -m pip --version &&
+        [ "$(id -u)" = 0 ] && command -v apt-get; then
+        # Debian's python3 comes without either.
+        apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y python3-venv
     fi
+    rm -rf "$home"
+    "$python" -m venv "$home" && "$home/bin/python" -m pip install --quiet uv && return 0
+    rm -rf "$home"
+    "$python" -m venv --without-pip "$home" &&
+        "$python" -m pip --python "$home/bin/python" install --quiet uv && return 0
+    echo "$python could not install uv; install uv, or your system's package python3-venv, and try again"
+    return 1
 }
 
 _sync() {
@@ -63,7 +66,7 @@ _make_venv() {
 ensure_venv() {
     local kind="${1:-run}" stamp="$VENV/.towline-stamp" want python log
     want="$(cat "$TOWLINE_ROOT/uv.lock" "$TOWLINE_ROOT/pyproject.toml" | cksum) $TOWLINE_ROOT"
-    if "$VENV/bin/python" -c 'import towline.deploy' >/dev/null 2>&1; then
+    if "$VENV/bin/python" -B -c 'import towline.deploy' >/dev/null 2>&1; then
         case "$(cat "$stamp" 2>/dev/null)" in
             "dev $want" | "$kind $want") return 0 ;;
         esac

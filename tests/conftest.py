@@ -5,6 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.server import StoreServer
+from tests.support.soak import SOAK
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leaves out what is marked `soak`, unless this is a soak session."""
+    if item.get_closest_marker("soak") and not SOAK:
+        pytest.skip("a long test; tests/run --soak runs it")
 
 
 @pytest.fixture(scope="session")

@@ -152,6 +152,17 @@ def test_the_server_of_a_killed_owner_is_ended_before_another_starts(tmp_path: P
             assert client.get("kept") == "yes"
 
 
+def test_a_server_that_cannot_be_found_still_keeps_others_out(tmp_path: Path, owner: Owner) -> None:
+    owner.kill()
+    # No socket and no pid file, as between the start of a server and its first breath.
+    (tmp_path / "data" / "store" / "store.sock").unlink()
+    (tmp_path / "data" / "store" / "server.pid").unlink()
+    with pytest.raises(StoreFailed, match="still holds"):
+        EmbeddedStore(tmp_path / "data", stop_timeout_s=0.2).start()
+    assert lives(owner.server)
+    owner.server.terminate()
+
+
 def test_a_stale_pid_file_ends_no_stranger(tmp_path: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:

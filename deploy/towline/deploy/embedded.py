@@ -18,37 +18,24 @@ event loop starts. Read `EmbeddedStore.start` first.
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import msgspec
+
+from towline.deploy.data_folder import StoreFailed, StoreLocked, disown, own, runs_in, socket_path, try_lock
 from towline.deploy.server_binary import NoServer, ServerBinary, find_server
 from towline.protocol.store.probe import ServerUnreachable, probe, unix_url
 
-SOCKET_PATH_MAX_BYTES: Final = 100
-"""The kernel's limit is 107 bytes on Linux and 103 on macOS."""
+__all__ = ["EmbeddedStore", "StoreFailed", "StoreLocked", "url_of"]
 
 _POLL_S: Final = 0.01
-
-
-class StoreFailed(Exception):
-    """The embedded store cannot run; the message says why, and what to do."""
-
-
-class StoreLocked(StoreFailed):
-    """Another process owns the data folder; `pid` is its process id, or None when it did not write one."""
-
-    def __init__(self, data: Path, pid: int | None) -> None:
-        self.pid = pid
-        owner = f"process {pid}" if pid else "another process"
-        super().__init__(f"{data} is in use by {owner}: stop it, or choose another folder with --data")
 
 
 def url_of(data: Path) -> str:
@@ -115,9 +102,10 @@ class EmbeddedStore:
         if self._process is not None and self._process.poll() is None:
             return self
         was_ours = self._owner_lock is not None
-        self._own()
+        if self._owner_lock is None:
+            self._owner_lock = own(self.data)
         try:
-            self._choose_socket_path()
+            self._socket_path = socket_path(self.folder)
             server_lock = self._only_server()
             try:
                 self._spawn(server_lock)
@@ -126,6 +114,7 @@ class EmbeddedStore:
                 os.close(server_lock)
             self._wait_until_serving()
             (self.folder / "url").write_text(self.url + "\n")
+            (self.folder / "written-by").write_bytes(msgspec.json.encode(self.server))
         except BaseException:
             # A restart that fails (disk full, say) will be tried again: the folder and the address stay ours.
             if was_ours:
@@ -157,9 +146,7 @@ class EmbeddedStore:
             with contextlib.suppress(OSError):
                 self._socket_path.parent.rmdir()
         lock, self._owner_lock = self._owner_lock, None
-        # The file stays: removing a lock file lets two owners lock two files of one name.
-        os.ftruncate(lock, 0)
-        os.close(lock)
+        disown(lock)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -183,54 +170,13 @@ class EmbeddedStore:
         process.kill()
         process.wait()
 
-    def _own(self) -> None:
-        if self._owner_lock is not None:
-            return
-        try:
-            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.data / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreFailed(f"the data folder {self.data} cannot be used: {error.strerror}") from error
-        if not _try_lock(lock):
-            pid = os.pread(lock, 20, 0).strip()
-            os.close(lock)
-            raise StoreLocked(self.data, int(pid) if pid.isdigit() else None)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        self._owner_lock = lock
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        # It may have been made by hand, or unpacked from a backup: the socket in it is the only door.
-        self.folder.chmod(0o700)
-
-    def _choose_socket_path(self) -> None:
-        inside = self.folder / "store.sock"
-        if len(os.fsencode(inside)) <= SOCKET_PATH_MAX_BYTES:
-            self._socket_path = inside
-            return
-        if self._socket_path != inside and self._socket_path.parent.is_dir():
-            return  # chosen before, kept over a restart of the server
-        # What a killed owner left behind is used again, so such folders do not pile up.
-        record = self.folder / "socket-folder"
-        with contextlib.suppress(OSError):
-            left = Path(record.read_text().strip())
-            status = left.lstat()
-            if left.is_dir() and status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0:
-                self._socket_path = left / "store.sock"
-                return
-        made = Path(tempfile.mkdtemp(prefix="towline-"))
-        if len(os.fsencode(made / "store.sock")) > SOCKET_PATH_MAX_BYTES:
-            made.rmdir()
-            made = Path(tempfile.mkdtemp(prefix="towline-", dir="/tmp"))
-        record.write_text(f"{made}\n")
-        self._socket_path = made / "store.sock"
-
     def _only_server(self) -> int:
         """Locks `server.lock` once no server of this folder lives, ending one if need be."""
         lock = os.open(self.folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + self._stop_timeout_s
         last_chance = deadline + self._stop_timeout_s
         asked = set[int]()
-        while not _try_lock(lock):
+        while not try_lock(lock):
             now = time.monotonic()
             # None while it starts and has not said who it is, or when only its log rewriter is left.
             pid = self._left_over_pid()
@@ -258,7 +204,7 @@ class EmbeddedStore:
             pid = int((self.folder / "server.pid").read_text())
         except (OSError, ValueError):
             return None
-        return pid if _runs_in(pid, self.folder) else None
+        return pid if runs_in(pid, self.folder) else None
 
     @property
     def _config_path(self) -> Path:
@@ -266,7 +212,7 @@ class EmbeddedStore:
 
     def _spawn(self, server_lock: int) -> None:
         try:
-            self.server = find_server(self._wanted_server)
+            self.server = find_server(self._wanted_server, last=self._written_by())
         except NoServer as error:
             raise StoreFailed(str(error)) from error
         self._socket_path.unlink(missing_ok=True)
@@ -283,6 +229,13 @@ class EmbeddedStore:
                 pass_fds=(server_lock,),
                 start_new_session=True,
             )
+
+    def _written_by(self) -> ServerBinary | None:
+        """The server that last served this folder."""
+        try:
+            return msgspec.json.decode((self.folder / "written-by").read_bytes(), type=ServerBinary)
+        except (OSError, msgspec.DecodeError):
+            return None
 
     def _configuration(self) -> dict[str, str]:
         return {
@@ -309,7 +262,7 @@ class EmbeddedStore:
             assert self._process is not None
             code = self._process.poll()
             if code is not None:
-                raise StoreFailed(f"the store's server ended at once (exit code {code}): {self._last_words()}")
+                raise StoreFailed(f"the store's server ended at once (exit code {code}): {self._why()}")
             try:
                 facts = probe(self.url)
             except ServerUnreachable as error:
@@ -322,40 +275,20 @@ class EmbeddedStore:
                 silent_until = time.monotonic() + 15.0
             time.sleep(_POLL_S)
 
-    def _last_words(self) -> str:
+    def _why(self) -> str:
+        last, now = self._written_by(), self.server
+        if last is not None and now is not None and not now.reads_what_was_written_by(last):
+            # Its own words would advise to repair the log, which would destroy it.
+            return f"{now} cannot read what {last} wrote; put that server back on PATH"
         lines = self.log_path.read_text(errors="replace").splitlines()
         words = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
         return f"{words} (all of it is in {self.log_path})"
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise StoreFailed(
-            f"the file system of the data folder has no locks ({error.strerror}): choose a local folder"
-        ) from error
-    return True
 
 
 def _quoted(value: str) -> str:
     """A value as the server's configuration reads it; paths may hold spaces, quotes and line ends."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
-
-
-def _runs_in(pid: int, folder: Path) -> bool:
-    """Whether process `pid` is a server whose working folder is `folder`."""
-    if Path("/proc/self/cwd").exists():
-        try:
-            return Path(f"/proc/{pid}/cwd").samefile(folder)
-        except OSError:
-            return False
-    # Without /proc (macOS): its open files name its working folder.
-    answer = subprocess.run(["lsof", "-a", "-d", "cwd", "-p", str(pid), "-Fn"], capture_output=True, check=False)
-    return b"n" + os.fsencode(folder.resolve()) in answer.stdout.splitlines()
 
 
 def _default_maxmemory_bytes() -> int:

@@ -239,10 +239,32 @@ def test_a_damaged_log_is_refused_in_the_servers_own_words(tmp_path: Path) -> No
         assert client.get("key:1") == "x" * 100
 
 
+def test_another_kind_of_server_does_not_spoil_the_folder(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "data") as store, connect(store) as client:
+        client.set("kept", "yes")
+        assert store.server is not None
+        wrote = store.server
+    # A server of the other kind: it reads nothing, and says so as a real one would.
+    says = "Redis server v=7.0.15 sha=0" if wrote.name == "valkey" else "Valkey server v=8.0.0 sha=0"
+    other = tmp_path / "other-server"
+    other.write_text(
+        f"#!/bin/sh\n[ $1 = --version ] && echo '{says}' && exit\necho 'Bad file format, use --fix' && exit 1\n"
+    )
+    other.chmod(0o755)
+    with pytest.raises(StoreFailed, match=f"cannot read what {wrote.name} ") as refusal:
+        EmbeddedStore(tmp_path / "data", server=other).start()
+    assert "--fix" not in str(refusal.value)
+    with EmbeddedStore(tmp_path / "data") as store, connect(store) as client:
+        assert client.get("kept") == "yes"
+
+
 def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StoreFailed, match="cannot be used"):
         EmbeddedStore(tmp_path / "file").start()
+    (tmp_path / "store").write_text("not a folder")
+    with pytest.raises(StoreFailed, match="cannot be used"):
+        EmbeddedStore(tmp_path).start()
 
 
 def test_a_program_that_is_no_server_is_refused(tmp_path: Path) -> None:

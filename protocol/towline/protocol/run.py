@@ -75,7 +75,7 @@ _ORDER: Final = {"viewer": 0, "collaborator": 1, "operator": 2}
 
 
 def _audiences(run: Run, event: Event, changes: Changes) -> dict[str, Audience]:
-    audiences = run.audiences
+    audiences: dict[str, Audience] = dict(run.audiences)
     whole = audience_of(event)
     for name in changes:
         if name in ("waiting_on", "blockers", "status", "status_detail", "stopping", "pausing"):
@@ -86,12 +86,10 @@ def _audiences(run: Run, event: Event, changes: Changes) -> dict[str, Audience]:
         if name in _ADDITIVE and _ORDER[audiences.get(name, "viewer")] > _ORDER[setter]:
             continue
         if audiences.get(name, "viewer") != setter:
-            audiences = {**audiences}
             audiences[name] = setter
     if "outcome" in changes:
         for member, path in (("outcome.result", "result"), ("outcome.error.message", "error.message")):
             if (reader := audience_of(event, path)) != "viewer":
-                audiences = {**audiences}
                 audiences[member] = reader
     return audiences
 

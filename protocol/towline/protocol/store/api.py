@@ -1,0 +1,424 @@
+"""What may happen to a log: the store as gateway and workers see it.
+
+Promises, whatever implements it:
+
+- a call that returned has happened, once, and survives the death of every process (and, with the default
+  `appendfsync always`, a power cut); a call that raised `StoreUnavailable` may or may not have happened, and the
+  same call with the same nonce or commit number answers as if it were the first;
+- entries of one run are dense in seq, in one order, and a sealed log never grows;
+- nothing is written by a lease holder whose fence is no longer the run's.
+
+Leaves to callers: rights, what an entry says, and reading again after `Changed`. The implementation is `redis`.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from towline.protocol.codec import Entry, NewEntry
+from towline.protocol.cursor import Cursor
+from towline.protocol.run_state import Run
+
+
+class StoreError(Exception):
+    """Root of what a store raises.
+
+    StoreError
+     +-- StoreUnavailable   not reachable now; the outcome of the call is unknown: repeat it as it was
+     +-- StoreFull          no memory for growth; nothing was written
+     +-- NoRun              no such run
+     +-- RunGone            the run was deleted
+     +-- RunClosed          the log is sealed
+     +-- Changed            what the caller relied on is no longer so; read again and prepare again
+     +-- Fenced             the lease is another's, or was given back: stop, write nothing more
+     +-- Diverged           the store is older than what the holder knows: drop the machine, claim anew, replay
+     +-- Unseen             an ending was refused: an input stands behind `seen`
+     +-- TestOnly           only a store initialised for tests allows this
+    """
+
+
+class StoreUnavailable(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class NoRun(StoreError):
+    pass
+
+
+class RunGone(StoreError):
+    pass
+
+
+class RunClosed(StoreError):
+    pass
+
+
+class Changed(StoreError):
+    pass
+
+
+class Fenced(StoreError):
+    pass
+
+
+class Diverged(StoreError):
+    pass
+
+
+class Unseen(StoreError):
+    pass
+
+
+class TestOnly(StoreError):
+    __test__ = False
+
+
+class Fence(Struct, frozen=True):
+    """Proof of holding a lease: the pair that the newest claim drew."""
+
+    epoch: int
+    nonce: str
+
+
+class NewRun(Struct, frozen=True):
+    """A run to create. `fingerprint` stands for workflow and input: a repeat must have the same."""
+
+    run: str
+    nonce: str
+    fingerprint: str
+    owner: str
+    workflow: str
+    version: str
+    queue: str
+    created: NewEntry
+
+
+class Created(Struct, frozen=True):
+    """Where a run stands after `create_run`. `existing` is None for a new one."""
+
+    cursor: Cursor
+    existing: "Existing | None" = None
+
+
+class Existing(Struct, frozen=True):
+    """The run that had the id before: whose it is and what it was started with."""
+
+    owner: str
+    fingerprint: str
+
+
+class Acceptance(Struct, frozen=True, kw_only=True):
+    """A command ready to be accepted, with what its preparation relied on.
+
+    `relies`: fields of the run's side hash with the value they were read with ('' = absent). `input_index`: which
+    entry (0-based) is the newest input, or -1. `outcome`: text of the receipt if the accepting step applies it.
+    """
+
+    run: str
+    nonce: str
+    subject: str
+    command_id: str
+    fingerprint: str
+    type: str
+    queue: str
+    entries: Sequence[NewEntry]
+    relies: Mapping[str, str] = {}
+    side: Mapping[str, str] = {}
+    input_index: int = -1
+    counts: bool = False
+    outcome: str = ""
+    deadline_ms: int | None = None
+    relief: bool = True
+
+
+class Accepted(Struct, frozen=True):
+    """An accepted command: its first entry's seq."""
+
+    seq: int
+    cursor: Cursor
+    now_ms: int
+
+
+class Repeated(Struct, frozen=True):
+    """The id was used before. `outcome` is the text of the receipt's outcome, '' while it is open."""
+
+    seq: int
+    fingerprint: str
+    type: str
+    outcome: str
+
+
+class Flooded(Struct, frozen=True):
+    """Too many accepted commands wait to be applied."""
+
+    unapplied: int
+
+
+class Claimed(Struct, frozen=True):
+    """A lease. `lapsed` names the holder whose lease ran out before ('' if none did).
+
+    `is_poison`: so many holders died on this run that the lease is given only to park it.
+    """
+
+    run: str
+    fence: Fence
+    cursor: Cursor
+    input_seq: int
+    crashes: int
+    lapsed: str
+    lease_until_ms: int
+    now_ms: int
+    stopping_ms: int
+    is_poison: bool = False
+
+
+class NotClaimed(Struct, frozen=True):
+    """Nobody may or need run it now. `retry_ms`: how long a live holder's lease lasts."""
+
+    why: Literal["held", "parked", "closed", "no_run", "version"]
+    retry_ms: int = 0
+    version: str | None = None
+
+
+class Renewal(Struct, frozen=True):
+    """What came back for one lease: `lost` when it is no longer held."""
+
+    run: str
+    lost: Literal["fenced", "closed", "no_run"] | None
+    input_seq: int = 0
+    stopping_ms: int = 0
+
+
+class Lease(Struct, frozen=True):
+    """One held lease to renew. `step`: what the holder works on, for people."""
+
+    run: str
+    fence: Fence
+    step: str = ""
+
+
+TimerKind = Literal["timer", "retry"]
+
+
+class Timer(Struct, frozen=True):
+    """A due time of a run, by id. `retry` is the wait before an activity's next attempt."""
+
+    kind: TimerKind
+    id: str
+    due_ms: int = 0
+
+
+class CommandOutcome(Struct, frozen=True):
+    """What became of an accepted command: text of its receipt, kept for repeats."""
+
+    subject: str
+    command_id: str
+    receipt: str
+
+
+class Commit(Struct, frozen=True, kw_only=True):
+    """One atomic write of a lease holder. `number` counts 1, 2, 3 … per claim.
+
+    `seen`: the newest input that was fed to the machine when this was decided. `now_ms`: store time taken before
+    the first result it carries was fed. `recorded`: it carries a result, so the run makes progress. `applied`: how
+    many counted commands get their outcome here. `snapshot`: a fold of what the writer has read back.
+    """
+
+    run: str
+    queue: str
+    fence: Fence
+    number: int
+    seen: Cursor
+    now_ms: int
+    entries: Sequence[NewEntry] = ()
+    arm: Sequence[Timer] = ()
+    disarm: Sequence[Timer] = ()
+    side: Mapping[str, str] = {}
+    outcomes: Sequence[CommandOutcome] = ()
+    applied: int = 0
+    recorded: bool = False
+    snapshot: Run | None = None
+
+
+class Committed(Struct, frozen=True):
+    """Where the log stands. For no entries `first_seq` is `last_seq` + 1."""
+
+    first_seq: int
+    cursor: Cursor
+    now_ms: int
+    input_seq: int
+
+
+class LogPage(Struct, frozen=True):
+    """Entries after a cursor. `recovery` tells how the cursor's own entry compared with the log.
+
+    `ok`: it stands there (or the cursor is the start, or unchecked). `ahead`: the log is shorter. `diverged`: another
+    entry stands there. `trimmed`: the log begins later. Entries are empty unless `ok`.
+    """
+
+    recovery: Literal["ok", "ahead", "diverged", "trimmed"]
+    entries: Sequence[Entry]
+    head: Cursor
+    first_seq: int
+    sealed: bool
+
+
+class RunFacts(Struct, frozen=True):
+    """What the store knows of a run beside its log."""
+
+    run: str
+    owner: str
+    workflow: str
+    version: str
+    queue: str
+    fingerprint: str
+    head: Cursor
+    first_seq: int
+    input_seq: int
+    epoch: int
+    holder: str
+    lease_until_ms: int
+    heartbeat_ms: int
+    step: str
+    crashes: int
+    sealed: bool
+    blocked: bool
+    stopping_ms: int
+
+
+class Loaded(Struct, frozen=True):
+    """A Run folded up to `cursor`, with the facts that were read just before."""
+
+    run: Run
+    cursor: Cursor
+    facts: RunFacts
+
+
+class Hint(Struct, frozen=True):
+    """A disposable word that a run may need a worker."""
+
+    run: str
+    workflow: str
+    version: str
+
+
+class WorkflowInfo(Struct, frozen=True, kw_only=True):
+    """One version of a workflow, as a worker announces it."""
+
+    name: str
+    version: str
+    queue: str
+    input_schema: dict[str, Any]
+    signals: dict[str, dict[str, Any]] = {}
+    updates: list[str] = []
+    queries: list[str] = []
+    accepts: list[str] = []
+    on_busy: str | None = None
+
+
+class Announced(Struct, frozen=True):
+    """A workflow version and when a worker last announced it (store time)."""
+
+    workflow: WorkflowInfo
+    worker: str
+    at_ms: int
+
+
+class Notice(Struct, frozen=True):
+    """Entries that a script just appended to a run: the fast path, never the truth."""
+
+    run: str
+    entries: Sequence[Entry]
+
+
+class Store(Protocol):
+    """The log. Methods raise `StoreUnavailable` besides what they name."""
+
+    def now_ms(self) -> int:
+        """Estimate of the store's clock, never behind it by more than a round trip; see `sync_clock`."""
+        ...
+
+    async def sync_clock(self) -> int: ...
+
+    async def create_run(self, new: NewRun) -> Created:
+        """Creates the run and its start in one step. Raises `StoreFull`, `RunGone`."""
+        ...
+
+    async def accept(self, acceptance: Acceptance) -> Accepted | Repeated | Flooded:
+        """Accepts a command. Raises `NoRun`, `RunClosed`, `Changed`, `StoreFull`."""
+        ...
+
+    async def command_outcome(self, run: str, subject: str, command_id: str) -> Repeated | None: ...
+
+    async def claim(
+        self, run: str, *, nonce: str, holder: str, version: str, ttl_ms: int, closing: bool = False
+    ) -> Claimed | NotClaimed: ...
+
+    async def renew(self, leases: Sequence[Lease], *, ttl_ms: int) -> Sequence[Renewal]: ...
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Raises `NoRun`, `RunClosed`, `Fenced`, `Diverged`."""
+        ...
+
+    async def release(self, commit: Commit, to: Literal["waiting", "blocked", "hand_over"]) -> Committed:
+        """A last commit that gives the lease back. Raises as `commit`, and `Unseen` for waiting."""
+        ...
+
+    async def close(self, commit: Commit, *, prepared_at: int | None = None) -> Committed:
+        """The terminal commit. Raises as `commit`, and `Unseen`; with `prepared_at` (a forced close) `Changed`."""
+        ...
+
+    async def read_log(self, run: str, after: Cursor, *, limit: int, private: bool = False) -> LogPage:
+        """Up to `limit` entries after a cursor, with their private parts on demand. Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def load(self, run: str) -> Loaded:
+        """Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def facts(self, run: str) -> RunFacts:
+        """Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def side_fields(self, run: str, fields: Sequence[str]) -> dict[str, str]:
+        """The named fields of the run's side hash; absent ones are left out."""
+        ...
+
+    async def side_matching(self, run: str, prefix: str) -> dict[str, str]:
+        """All fields of the side hash whose name begins with `prefix`."""
+        ...
+
+    async def heads(self, runs: Sequence[str]) -> dict[str, Cursor]:
+        """The newest position of each run that exists."""
+        ...
+
+    async def list_runs(self, prefix: str, *, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """Newest first: (position, run id) strictly before a position. Prefixes: `a|` all, `r|<subject>|` own."""
+        ...
+
+    async def announce(self, worker: str, workflows: Sequence[WorkflowInfo]) -> None: ...
+
+    async def announced(self) -> Sequence[Announced]: ...
+
+    async def read_hints(self, queue: str, *, count: int, block_ms: int) -> Sequence[Hint]:
+        """Up to `count` undelivered hints; waits at most `block_ms`. Never acknowledged: the lease is that."""
+        ...
+
+    def notices(self) -> "NoticeReader": ...
+
+
+class NoticeReader(Protocol):
+    """A stream of notices for the runs that are followed. A lost connection yields `None` once it is back."""
+
+    async def follow(self, run: str) -> None: ...
+
+    async def unfollow(self, run: str) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[Notice | None]: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,131 @@
+"""Handing out work: announcements of workers and the hints on the command streams.
+
+Promises that a queue exists in every partition once a worker announced it, that a vanished stream or group is
+made again from its beginning, and that a hint is read at most once. A hint is disposable: the sweep repeats it.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import msgspec
+import redis.asyncio
+from redis.exceptions import ResponseError
+
+from towline.protocol.store import api
+from towline.protocol.store.connection import open_client, translated
+from towline.protocol.store.keys import CONSUMER, GROUP, PARTITIONS, REGISTRY, PartitionKeys
+
+_BLOCK_MAX_MS: Final = 2_000
+_FORGET_MS: Final = 3_600_000
+"""An announcement this much older than the newest of the same workflow version is dropped."""
+
+
+class _Record(msgspec.Struct):
+    workflow: api.WorkflowInfo
+    worker: str
+    at_ms: int
+
+
+class Dispatch:
+    """Announcements and hints over the store's client and one connection of its own for blocking reads."""
+
+    def __init__(self, url: str, client: redis.asyncio.Redis) -> None:
+        self._client = client
+        self._blocking = open_client(url, timeout_s=_BLOCK_MAX_MS / 1000 + 3)
+        self._known_queues: set[str] = set()
+        self._spare: dict[str, list[api.Hint]] = {}
+
+    async def aclose(self) -> None:
+        await self._blocking.aclose()
+
+    async def announce(self, worker: str, workflows: Sequence[api.WorkflowInfo], now_ms: int) -> None:
+        for queue in {w.queue for w in workflows} - self._known_queues:
+            await self._make_queue(queue)
+            self._known_queues.add(queue)
+        records = {
+            f"w|{w.name}|{w.version}|{worker}": msgspec.json.encode(_Record(w, worker, now_ms)) for w in workflows
+        }
+        queues = {f"q|{w.queue}": str(now_ms).encode() for w in workflows}
+        with translated():
+            if records:
+                await cast("Any", self._client.hset(REGISTRY, mapping=cast("Any", {**records, **queues})))
+        await self._forget_old(now_ms)
+
+    async def _forget_old(self, now_ms: int) -> None:
+        records = await self._records()
+        newest: dict[tuple[str, str], int] = {}
+        for record in records.values():
+            key = (record.workflow.name, record.workflow.version)
+            newest[key] = max(newest.get(key, 0), record.at_ms)
+        old = [
+            field
+            for field, record in records.items()
+            if record.at_ms < newest[record.workflow.name, record.workflow.version] - _FORGET_MS
+        ]
+        if old:
+            with translated():
+                await cast("Any", self._client.hdel(REGISTRY, *old))
+
+    async def _records(self) -> dict[str, _Record]:
+        with translated():
+            fields = await cast("Any", self._client.hgetall(REGISTRY))
+        return {
+            name.decode(): msgspec.json.decode(value, type=_Record)
+            for name, value in fields.items()
+            if name.startswith(b"w|")
+        }
+
+    async def announced(self) -> Sequence[api.Announced]:
+        records = (await self._records()).values()
+        return [api.Announced(r.workflow, r.worker, r.at_ms) for r in records]
+
+    async def _make_queue(self, queue: str) -> None:
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                for partition in PARTITIONS:
+                    pipe.xgroup_create(PartitionKeys.of(partition).commands(queue), GROUP, id="0", mkstream=True)
+                for answer in await pipe.execute(raise_on_error=False):
+                    if isinstance(answer, Exception) and "BUSYGROUP" not in str(answer):
+                        raise answer
+
+    async def read_hints(self, queue: str, *, count: int, block_ms: int) -> Sequence[api.Hint]:
+        """A read over many streams may bring more than `count`; the rest is kept for the next call."""
+        spare = self._spare.setdefault(queue, [])
+        if not spare:
+            spare.extend(await self._read(queue, block_ms))
+        taken, self._spare[queue] = spare[:count], spare[count:]
+        return taken
+
+    async def _read(self, queue: str, block_ms: int) -> list[api.Hint]:
+        streams: dict[Any, Any] = {PartitionKeys.of(p).commands(queue): ">" for p in PARTITIONS}
+        try:
+            with translated():
+                answer = await cast(
+                    "Any",
+                    self._blocking.xreadgroup(
+                        GROUP, CONSUMER, streams, count=1, block=max(1, min(block_ms, _BLOCK_MAX_MS)), noack=True
+                    ),
+                )
+        except api.StoreError as error:
+            if isinstance(error.__cause__, ResponseError) and "NOGROUP" in str(error):
+                await self._make_queue(queue)
+                return []
+            raise
+        hints = [
+            api.Hint(fields[b"run"].decode(), fields[b"workflow"].decode(), fields[b"version"].decode())
+            for _, entries in answer or []
+            for _, fields in entries
+        ]
+        random.shuffle(hints)
+        return hints
+
+    async def trim(self, partition: int) -> None:
+        """Drops delivered hints of every queue known here."""
+        for queue in self._known_queues:
+            key = PartitionKeys.of(partition).commands(queue)
+            with translated():
+                groups = await cast("Any", self._client.xinfo_groups(key))
+                for group in groups:
+                    if group["name"] == GROUP.encode() and group["last-delivered-id"] != b"0-0":
+                        await cast("Any", self._client.xtrim(key, minid=group["last-delivered-id"], approximate=False))

@@ -1,0 +1,17 @@
+-- Puts a run that needs a worker where one will find it. Needs: clock.
+-- A live holder learns of inputs by itself; a parked run is fed nothing; anyone else gets a hint on the
+-- command stream and a claim-by time, after which the sweep hints again.
+local function hint(run, commands, leases, id, now, claim_ms)
+  local r = redis.call('HMGET', run, 'workflow', 'version')
+  local entry = redis.call('XADD', commands, '*', 'run', id, 'workflow', r[1], 'version', r[2])
+  redis.call('HSET', run, 'hint', entry)
+  redis.call('ZADD', leases, fmt(now + claim_ms), id)
+end
+
+local function wake(run, commands, leases, id, now, claim_ms)
+  local r = redis.call('HMGET', run, 'lease_until', 'blocked', 'paused')
+  if (tonumber(r[1] or 0) or 0) > now or r[2] == '1' or r[3] == '1' then
+    return
+  end
+  hint(run, commands, leases, id, now, claim_ms)
+end

@@ -58,9 +58,7 @@ def resolve_source(path: str, roots: Sequence[str]) -> Path:
     except FileNotFoundError:
         raise SourcePathError("no such folder; check the spelling") from None
     except OSError as error:
-        raise SourcePathError(
-            f"the folder cannot be read ({error.strerror}); check its permissions"
-        ) from None
+        raise SourcePathError(f"the folder cannot be read ({error.strerror}); check its permissions") from None
     if stat.S_ISLNK(mode):  # realpath leaves a link only where links go round in a circle
         raise SourcePathError("a symlink that leads back to itself; name the folder itself")
     if not stat.S_ISDIR(mode):

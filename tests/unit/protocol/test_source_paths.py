@@ -81,9 +81,7 @@ def test_no_message_carries_a_path(root: Path, tmp_path: Path) -> None:
         assert str(tmp_path) not in refusal(path, root)
 
 
-def test_without_a_usable_root_nothing_passes(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_usable_root_nothing_passes(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(root) == OUTSIDE
     assert refusal(root, tmp_path / "missing") == OUTSIDE
     monkeypatch.chdir(tmp_path)

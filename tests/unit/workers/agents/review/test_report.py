@@ -154,3 +154,5 @@ def test_counts_are_summed_most_frequent_first() -> None:
 def test_words() -> None:
     assert [plural(1, "file"), plural(0, "file"), plural(12000, "file")] == ["1 file", "0 files", "12,000 files"]
     assert headline(stock(python=1), [said(UNUSED)]) == "1 finding in 1 Python file, 0 errors among them"
+    binary = Finding("b.py", "inventory", "binary", "warning", "no Python")
+    assert headline(stock(LINK, binary), [said()]).endswith("0 errors among them; 1 not reviewed")

@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 MEMORY_BYTES = 1 << 30
-CPU_S = 20
+CPU_S = 10
 
 
 def compile_source(data: bytes, path: str) -> list[dict[str, Any]]:

@@ -106,9 +106,10 @@ def headline(stock: Inventory, reports: Sequence[ToolReport]) -> str:
     """The review in one line."""
     counts = total_counts(reports)
     grave = sum(count for key, count in counts.items() if severity_of(key) == "error")
+    left_out = sum(finding.severity != "note" for finding in stock.findings)
     return (
         f"{plural(sum(counts.values()), 'finding')} in {plural(len(stock.python), 'Python file')},"
-        f" {plural(grave, 'error')} among them"
+        f" {plural(grave, 'error')} among them" + (f"; {left_out:,} not reviewed" if left_out else "")
     )
 
 

@@ -29,7 +29,7 @@ TARGET_VERSION: Final = "py311"
 """The oldest Python that the reviewed code is taken to support: fixes may use what it has."""
 
 RUFF_TIMEOUT_S: Final = 60.0
-COMPILE_TIMEOUT_S: Final = 30.0
+COMPILE_TIMEOUT_S: Final = 10.0
 
 _RUFF_OPTIONS: Final = (
     *("check", "--isolated", "--no-cache", "--quiet", "--exit-zero", "--no-respect-gitignore"),

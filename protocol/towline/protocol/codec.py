@@ -134,6 +134,15 @@ def decode_event(raw: bytes | msgspec.Raw) -> Event:
     return _events.decode(raw)
 
 
+_TYPE_MARK: Final = b'"type":"'
+
+
+def type_of(raw: bytes) -> str:
+    """The `type` of an envelope without decoding it: it stands before any text that a producer wrote."""
+    start = raw.index(_TYPE_MARK) + len(_TYPE_MARK)
+    return raw[start : raw.index(b'"', start)].decode()
+
+
 def decode_entry(entry_id: bytes | str, raw: bytes, meta: bytes, private: bytes | None = None) -> Entry:
     """The entry that the store returned."""
     at = cursor.parse(entry_id.decode() if isinstance(entry_id, bytes) else entry_id)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from towline.protocol import approvals
-from towline.protocol.codec import Entry
+from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import Cursor
 from towline.protocol.events import EVENTS, Audience
 from towline.protocol.run_state import Run
@@ -148,7 +148,7 @@ _SUBJECT_FIELDS: Final = ("owner", "by", "from", "worker", "subject")
 def project_entry(entry: Entry, role: Role) -> bytes:
     """The envelope of `entry` as `role` reads it; the log's own bytes where nothing is hidden."""
     meta_audience = entry.meta.audience
-    kind = _type_in(entry.raw)
+    kind = type_of(entry.raw)
     row = EVENTS.get(kind)
     fields = row.fields if row is not None and row.audience == meta_audience else {}
     if role != "share" and may_read(role, meta_audience) and all(may_read(role, a) for a in fields.values()):
@@ -183,12 +183,3 @@ def _drop(data: Any, path: list[str]) -> bool:
         del data[last]
         return True
     return False
-
-
-_TYPE_MARK: Final = b'"type":"'
-
-
-def _type_in(raw: bytes) -> str:
-    """The `type` of an envelope without decoding it: it stands before any text that a producer wrote."""
-    start = raw.index(_TYPE_MARK) + len(_TYPE_MARK)
-    return raw[start : raw.index(b'"', start)].decode()

@@ -1,4 +1,4 @@
-"""What may happen to a log: the store as gateway and workers see it.
+"""What a store takes and gives, and what it raises: values and errors.
 
 Promises, whatever implements it:
 
@@ -8,11 +8,12 @@ Promises, whatever implements it:
 - entries of one run are dense in seq, in one order, and a sealed log never grows;
 - nothing is written by a lease holder whose fence is no longer the run's.
 
-Leaves to callers: rights, what an entry says, and reading again after `Changed`. The implementation is `redis`.
+Leaves to callers: rights, what an entry says, and reading again after `Changed`. The calls stand in `interface`,
+the implementation in `redis`.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -334,91 +335,3 @@ class Notice(Struct, frozen=True):
 
     run: str
     entries: Sequence[Entry]
-
-
-class Store(Protocol):
-    """The log. Methods raise `StoreUnavailable` besides what they name."""
-
-    def now_ms(self) -> int:
-        """Estimate of the store's clock, never behind it by more than a round trip; see `sync_clock`."""
-        ...
-
-    async def sync_clock(self) -> int: ...
-
-    async def create_run(self, new: NewRun) -> Created:
-        """Creates the run and its start in one step. Raises `StoreFull`, `RunGone`."""
-        ...
-
-    async def accept(self, acceptance: Acceptance) -> Accepted | Repeated | Flooded:
-        """Accepts a command. Raises `NoRun`, `RunClosed`, `Changed`, `StoreFull`."""
-        ...
-
-    async def command_outcome(self, run: str, subject: str, command_id: str) -> Repeated | None: ...
-
-    async def claim(
-        self, run: str, *, nonce: str, holder: str, version: str, ttl_ms: int, closing: bool = False
-    ) -> Claimed | NotClaimed: ...
-
-    async def renew(self, leases: Sequence[Lease], *, ttl_ms: int) -> Sequence[Renewal]: ...
-
-    async def commit(self, commit: Commit) -> Committed:
-        """Raises `NoRun`, `RunClosed`, `Fenced`, `Diverged`."""
-        ...
-
-    async def release(self, commit: Commit, to: Literal["waiting", "blocked", "hand_over"]) -> Committed:
-        """A last commit that gives the lease back. Raises as `commit`, and `Unseen` for waiting."""
-        ...
-
-    async def close(self, commit: Commit, *, prepared_at: int | None = None) -> Committed:
-        """The terminal commit. Raises as `commit`, and `Unseen`; with `prepared_at` (a forced close) `Changed`."""
-        ...
-
-    async def read_log(self, run: str, after: Cursor, *, limit: int, private: bool = False) -> LogPage:
-        """Up to `limit` entries after a cursor, with their private parts on demand. Raises `NoRun`, `RunGone`."""
-        ...
-
-    async def load(self, run: str) -> Loaded:
-        """Raises `NoRun`, `RunGone`."""
-        ...
-
-    async def facts(self, run: str) -> RunFacts:
-        """Raises `NoRun`, `RunGone`."""
-        ...
-
-    async def side_fields(self, run: str, fields: Sequence[str]) -> dict[str, str]:
-        """The named fields of the run's side hash; absent ones are left out."""
-        ...
-
-    async def side_matching(self, run: str, prefix: str) -> dict[str, str]:
-        """All fields of the side hash whose name begins with `prefix`."""
-        ...
-
-    async def heads(self, runs: Sequence[str]) -> dict[str, Cursor]:
-        """The newest position of each run that exists."""
-        ...
-
-    async def list_runs(self, prefix: str, *, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
-        """Newest first: (position, run id) strictly before a position. Prefixes: `a|` all, `r|<subject>|` own."""
-        ...
-
-    async def announce(self, worker: str, workflows: Sequence[WorkflowInfo]) -> None: ...
-
-    async def announced(self) -> Sequence[Announced]: ...
-
-    async def read_hints(self, queue: str, *, count: int, block_ms: int) -> Sequence[Hint]:
-        """Up to `count` undelivered hints; waits at most `block_ms`. Never acknowledged: the lease is that."""
-        ...
-
-    def notices(self) -> "NoticeReader": ...
-
-
-class NoticeReader(Protocol):
-    """A stream of notices for the runs that are followed. A lost connection yields `None` once it is back."""
-
-    async def follow(self, run: str) -> None: ...
-
-    async def unfollow(self, run: str) -> None: ...
-
-    def __aiter__(self) -> AsyncIterator[Notice | None]: ...
-
-    async def aclose(self) -> None: ...

@@ -1,7 +1,7 @@
 """The store on Redis or Valkey: each write is one script, each reply a value or an error of `api`.
 
-Promises what `api` promises. Every write carries a nonce or a commit number that is drawn once per call and kept
-over repeats, so a lost reply changes nothing. Read `api` and the headers of `lua/*.lua` first; reads stand in
+Promises what `interface` promises. Every write carries a nonce or a commit number that is drawn once per call and kept
+over repeats, so a lost reply changes nothing. Read `interface` and the headers of `lua/*.lua` first; reads stand in
 `reading`, what hands out work in `dispatch`.
 """
 
@@ -137,7 +137,7 @@ class RedisStore(Reader):
     # --- creating and commanding ---
 
     async def create_run(self, new: api.NewRun) -> api.Created:
-        """See `api.Store.create_run`."""
+        """See `interface.Store.create_run`."""
         keys = RunKeys.of(new.run)
         part = keys.partition
         reply = await self._call(
@@ -169,7 +169,7 @@ class RedisStore(Reader):
                 raise _refusal(reply, new.run)
 
     async def accept(self, acceptance: api.Acceptance) -> api.Accepted | api.Repeated | api.Flooded:
-        """See `api.Store.accept`."""
+        """See `interface.Store.accept`."""
         a = acceptance
         keys = RunKeys.of(a.run)
         part = keys.partition
@@ -221,7 +221,7 @@ class RedisStore(Reader):
     async def claim(
         self, run: str, *, nonce: str, holder: str, version: str, ttl_ms: int = LEASE_MS, closing: bool = False
     ) -> api.Claimed | api.NotClaimed:
-        """See `api.Store.claim`."""
+        """See `interface.Store.claim`."""
         keys = RunKeys.of(run)
         reply = await self._call(
             "claim_run",
@@ -265,7 +265,7 @@ class RedisStore(Reader):
                 raise _refusal(reply, run)
 
     async def renew(self, leases: Sequence[api.Lease], *, ttl_ms: int = LEASE_MS) -> Sequence[api.Renewal]:
-        """See `api.Store.renew`. Leases of one partition go in one call, at most 100."""
+        """See `interface.Store.renew`. Leases of one partition go in one call, at most 100."""
         by_partition: dict[str, list[api.Lease]] = {}
         for lease in leases:
             by_partition.setdefault(RunKeys.of(lease.run).partition.tag, []).append(lease)
@@ -321,7 +321,7 @@ class RedisStore(Reader):
         }
 
     async def commit(self, commit: api.Commit) -> api.Committed:
-        """See `api.Store.commit`."""
+        """See `interface.Store.commit`."""
         keys = RunKeys.of(commit.run)
         part = keys.partition
         reply = await self._call(
@@ -333,7 +333,7 @@ class RedisStore(Reader):
         return _committed(reply, commit.run)
 
     async def release(self, commit: api.Commit, to: Literal["waiting", "blocked", "hand_over"]) -> api.Committed:
-        """See `api.Store.release`."""
+        """See `interface.Store.release`."""
         keys = RunKeys.of(commit.run)
         part = keys.partition
         reply = await self._call(
@@ -348,7 +348,7 @@ class RedisStore(Reader):
         return _committed(reply, commit.run)
 
     async def close(self, commit: api.Commit, *, prepared_at: int | None = None) -> api.Committed:
-        """See `api.Store.close`."""
+        """See `interface.Store.close`."""
         keys = RunKeys.of(commit.run)
         part = keys.partition
         reply = await self._call(
@@ -443,7 +443,7 @@ class RedisStore(Reader):
         return await self._dispatch.announced()
 
     async def read_hints(self, queue: str, *, count: int, block_ms: int) -> Sequence[api.Hint]:
-        """See `api.Store.read_hints`."""
+        """See `interface.Store.read_hints`."""
         return await self._dispatch.read_hints(queue, count=count, block_ms=block_ms)
 
     async def trim_hints(self, partition: int) -> None:

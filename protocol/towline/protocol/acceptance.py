@@ -1,0 +1,305 @@
+"""Accepting a command: rights, state, dedup, and the entries that one script appends.
+
+Promises that a command is refused without a trace, or accepted with its event before the receipt; that a repeat
+of its id answers the present outcome; and that what was prepared on a state that has changed since is prepared
+again. Leaves the wire to the gateway. Read `commands` and `requests` first.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from towline.protocol import commands as c
+from towline.protocol import event_data as d
+from towline.protocol import requests, schemas, times
+from towline.protocol.codec import NewEntry, TooLarge
+from towline.protocol.errors import Problem, ProblemError, problem
+from towline.protocol.events import Actor
+from towline.protocol.limits import CHANGED_ATTEMPTS, GRACE_DEFAULT_MS
+from towline.protocol.openends import SYSTEM
+from towline.protocol.projection import Caller
+from towline.protocol.store import api
+from towline.protocol.store.closing import force_close
+from towline.protocol.store.redis import RedisStore
+from towline.protocol.values import JsonObject
+
+_ROLES: Final[Mapping[c.CommandRole, frozenset[str]]] = {
+    "viewer": frozenset({"viewer", "collaborator", "owner", "operator"}),
+    "decider": frozenset({"viewer", "collaborator", "owner", "operator"}),
+    "collaborator": frozenset({"collaborator", "owner", "operator"}),
+    "owner": frozenset({"owner", "operator"}),
+    "operator": frozenset({"operator"}),
+}
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a command, as the store keeps it for repeats. `status` is `applied` or `rejected`."""
+
+    status: c.ReceiptStatus
+    effect: str | None = None
+    result: Any = None
+    code: str | None = None
+    text: str | None = None
+
+
+def may_send(type_: str, role: str) -> bool:
+    """Whether a caller with `role` on a run may send commands of this type at all."""
+    return role in _ROLES[c.COMMANDS[type_].role]
+
+
+async def send_command(
+    store: RedisStore,
+    run: str,
+    command: c.Command,
+    caller: Caller,
+    *,
+    signals: Mapping[str, JsonObject] | None = None,
+    not_after_ms: int | None = None,
+) -> c.Receipt:
+    """Accepts `command` on `run` for `caller`; its receipt.
+
+    `signals`: the signals the workflow declares with the schema of each, or None when no worker announced it yet.
+    Raises `ProblemError` for a refusal, `NoRun`, `RunGone`, `StoreUnavailable`.
+    """
+    repeat = await store.command_outcome(run, caller.subject, command.command_id)
+    if repeat is not None:
+        return _repeated(command, repeat)
+    for _ in range(CHANGED_ATTEMPTS):
+        loaded = await store.load(run)
+        if loaded.run.is_terminal:
+            return _to_closed(command)
+        if not may_send(command.type, caller.role):
+            needs = c.COMMANDS[command.type].role
+            raise problem("forbidden", f"Your role on this run does not include {command.type}.", needs=needs)
+        if command.type not in c.SERVED:
+            raise problem("unsupported", f"This run does not handle {command.type}.", field="type")
+        if not_after_ms is not None and store.now_ms() > not_after_ms:
+            raise problem("expired", "The command arrived after its not_after; nothing was done.")
+        try:
+            prepared = await _prepare(store, loaded, command, caller, signals)
+        except requests.AlreadySo:
+            return c.receipt(command.command_id, command.type, "applied", duplicate=True)
+        try:
+            answer = await store.accept(prepared)
+        except api.Changed:
+            continue
+        except api.RunClosed:
+            return _to_closed(command)
+        except TooLarge as error:
+            raise problem("too_large", f"The command is too large for the log: {error}", field="data") from None
+        match answer:
+            case api.Repeated():
+                return _repeated(command, answer)
+            case api.Flooded():
+                raise problem(
+                    "rate_limited",
+                    f"{answer.unapplied} commands wait to be applied; send more when the run has read them.",
+                    retry_after_ms=1000,
+                )
+            case api.Accepted():
+                return await _accepted(store, loaded, command, prepared, answer)
+    raise problem("overloaded", "The run changes too fast to accept this now; send it again.", retry_after_ms=200)
+
+
+async def receipt_of(store: RedisStore, run: str, subject: str, command_id: str) -> c.Receipt:
+    """The present outcome of an accepted command. Raises `not_found` for an id that was never accepted."""
+    kept = await store.command_outcome(run, subject, command_id)
+    if kept is None:
+        raise problem("not_found", "You sent no command with this id to this run, or it was refused.")
+    return replace(_kept(command_id, kept), duplicate=False)
+
+
+async def cancel_run(
+    store: RedisStore, run: str, data: c.Cancel, caller: Caller, *, command_id: str | None = None
+) -> None:
+    """Cancels `run`, idempotently in every state. Without `command_id` a later deadline changes nothing.
+
+    Raises `ProblemError` (`forbidden`, `idempotency_mismatch`), `NoRun`, `RunGone`, `StoreUnavailable`.
+    """
+    if not may_send("cancel", caller.role):
+        raise problem("forbidden", "Your role on this run does not include cancel.", needs="owner")
+    if command_id is None:
+        facts = await store.facts(run)
+        grace_ms = GRACE_DEFAULT_MS if data.grace_ms is None else data.grace_ms
+        if facts.sealed or 0 < facts.stopping_ms <= store.now_ms() + grace_ms:
+            return
+    body = {k: v for k, v in (("reason", data.reason), ("grace_ms", data.grace_ms)) if v is not None}
+    command = c.decode("cancel", body, command_id or f"cancel-{secrets.token_hex(8)}")
+    await send_command(store, run, command, caller)
+
+
+async def request_state(store: RedisStore, run: str, request: str) -> tuple[requests.ApprovalState, int | None]:
+    """A request of `run` with the seq of its resolution, None while it is open. Raises `not_found`."""
+    field = requests.state_field(request)
+    found = await store.side_fields(run, [field])
+    if field not in found:
+        raise problem("not_found", "The run has no such request.")
+    state = requests.decode(found[field])
+    if state.resolved_by is None:
+        return state, None
+    kept = await store.command_outcome(run, state.resolved_by.subject, state.resolved_by.command_id)
+    return state, None if kept is None else kept.seq + state.resolved_by.offset
+
+
+def _repeated(command: c.Command, repeat: api.Repeated) -> c.Receipt:
+    if repeat.fingerprint != command.fingerprint:
+        raise problem("idempotency_mismatch", "This command_id was used with another body; use a new one.")
+    return _kept(command.command_id, repeat)
+
+
+def _kept(command_id: str, kept: api.Repeated) -> c.Receipt:
+    if not kept.outcome:
+        return c.receipt(command_id, kept.type, "accepted", duplicate=True, seq=kept.seq)
+    outcome = msgspec.json.decode(kept.outcome, type=Outcome)
+    refused = None
+    if outcome.status == "rejected":
+        refused = {"code": outcome.code, "detail": outcome.text}
+    return c.receipt(
+        command_id,
+        kept.type,
+        outcome.status,
+        duplicate=True,
+        seq=kept.seq,
+        effect=outcome.effect,
+        result=outcome.result,
+        problem=refused,
+    )
+
+
+def _to_closed(command: c.Command) -> c.Receipt:
+    if command.type == "cancel":
+        return c.receipt(command.command_id, "cancel", "applied", effect="The run had ended before.")
+    raise problem("run_closed", "The run has ended; nothing more reaches it.")
+
+
+async def _prepare(
+    store: RedisStore,
+    loaded: api.Loaded,
+    command: c.Command,
+    caller: Caller,
+    signals: Mapping[str, JsonObject] | None,
+) -> api.Acceptance:
+    base = api.Acceptance(
+        run=loaded.run.id,
+        nonce=secrets.token_hex(8),
+        subject=caller.subject,
+        command_id=command.command_id,
+        fingerprint=command.fingerprint,
+        type=command.type,
+        queue=loaded.facts.queue,
+        entries=(),
+    )
+    match command.data:
+        case c.Decide():
+            return await _decision(store, base, command, command.data, caller)
+        case c.Cancel():
+            return _cancel(base, command.data, store.now_ms())
+        case c.Signal():
+            return _signal(base, command, command.data, signals)
+        case _:
+            raise problem("unsupported", f"This run does not handle {command.type}.", field="type")
+
+
+def _received(base: api.Acceptance, payload: Any, *, name: str | None = None, is_input: bool) -> NewEntry:
+    data = d.CommandReceived(command_id=base.command_id, type=base.type, payload=payload, name=name)
+    return NewEntry("command.received", Actor("user", base.subject), data, is_input=is_input)
+
+
+async def _decision(
+    store: RedisStore, base: api.Acceptance, command: c.Command, data: c.Decide, caller: Caller
+) -> api.Acceptance:
+    found = await store.side_fields(base.run, [requests.state_field(data.request)])
+    if not found:
+        raise problem("not_found", "The run has no such request.", field="data.request")
+    before = requests.decode(found[requests.state_field(data.request)])
+    by = f"user:{caller.subject}"
+    decision: requests.Decision = "approve" if command.type == "approve" else "reject"
+    at = times.to_wire(store.now_ms())
+    try:
+        after, is_resolved = requests.decide(
+            before, caller, decision, digest=data.digest, answers=data.answers, at=at, by=by
+        )
+    except ProblemError as error:
+        raise await _with_seq(store, base.run, data.request, error) from None
+    voted = d.ApprovalVoted(request=data.request, by=by, decision=decision, comment=data.comment, answers=data.answers)
+    entries = [
+        _received(base, msgspec.to_builtins(data), is_input=False),
+        NewEntry("approval.voted", Actor("user", caller.subject), voted, cause_index=0),
+    ]
+    effect = f"{len(after.decisions)} of {after.quorum} approved"
+    if is_resolved and after.outcome is not None:
+        resolved = d.ApprovalResolved(request=data.request, outcome=after.outcome, decisions=after.decisions)
+        entries.append(NewEntry("approval.resolved", SYSTEM, resolved, cause_index=0, is_input=True))
+        after = replace(after, resolved_by=requests.ResolvedBy(base.subject, base.command_id, 2))
+        effect = after.outcome or ""
+    applied = d.CommandApplied(command_id=base.command_id, type=command.type, effect=effect)
+    entries.append(NewEntry("command.applied", SYSTEM, applied, cause_index=0))
+    return replace(
+        base,
+        entries=entries,
+        relies={requests.version_field(data.request): str(before.version)},
+        side=requests.side_fields(after),
+        input_index=2 if is_resolved else -1,
+        outcome=msgspec.json.encode(Outcome("applied", effect=effect)).decode(),
+    )
+
+
+async def _with_seq(store: RedisStore, run: str, request: str, error: ProblemError) -> ProblemError:
+    """The refusal with the place of the decision that came first, for the loser of the race."""
+    if error.problem.request is None:
+        return error
+    _, seq = await request_state(store, run, request)
+    return ProblemError(replace(error.problem, request={**error.problem.request, "seq": seq}))
+
+
+def _cancel(base: api.Acceptance, data: c.Cancel, now_ms: int) -> api.Acceptance:
+    deadline_ms = now_ms + (GRACE_DEFAULT_MS if data.grace_ms is None else data.grace_ms)
+    requested = d.CancelRequested(
+        command_id=base.command_id,
+        by=f"user:{base.subject}",
+        deadline=times.to_wire(deadline_ms),
+        reason=data.reason,
+    )
+    entry = NewEntry("cancel.requested", Actor("user", base.subject), requested, is_input=True)
+    return replace(base, entries=[entry], input_index=0, deadline_ms=deadline_ms)
+
+
+def _signal(
+    base: api.Acceptance, command: c.Command, data: c.Signal, signals: Mapping[str, JsonObject] | None
+) -> api.Acceptance:
+    payload = None if data.payload is msgspec.UNSET else data.payload
+    if signals is None or data.name not in signals:
+        raise ProblemError(
+            Problem(
+                "unsupported",
+                f"This run does not handle the signal {data.name!r}.",
+                field="data.name",
+                known=sorted(signals or ()),
+            )
+        )
+    schemas.check(payload, signals[data.name], field="data.payload")
+    entry = _received(base, payload, name=data.name, is_input=True)
+    return replace(base, entries=[entry], input_index=0, counts=True, relief=False)
+
+
+async def _accepted(
+    store: RedisStore, loaded: api.Loaded, command: c.Command, prepared: api.Acceptance, answer: api.Accepted
+) -> c.Receipt:
+    status: c.ReceiptStatus = "applied" if prepared.outcome else "accepted"
+    applies: c.Applies = "now"
+    if status == "accepted" and command.type != "cancel":
+        applies = "when_resumed" if loaded.run.status in ("paused", "blocked") else "next_step"
+    effect = msgspec.json.decode(prepared.outcome, type=Outcome).effect if prepared.outcome else None
+    if command.type == "cancel" and (loaded.facts.epoch == 0 or loaded.facts.blocked):
+        # It never started, or its code cannot run: nobody would clean up, so there is nothing to wait for.
+        await _close_at_once(store, loaded)
+    return c.receipt(command.command_id, command.type, status, seq=answer.seq, applies=applies, effect=effect)
+
+
+async def _close_at_once(store: RedisStore, loaded: api.Loaded) -> None:
+    facts = await store.facts(loaded.run.id)
+    if facts.epoch == 0 or facts.blocked:
+        await force_close(store, loaded.run.id, holder="gateway")

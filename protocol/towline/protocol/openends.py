@@ -1,0 +1,92 @@
+"""What is still open in a log: commands without outcome, open requests, steps without result.
+
+Promises that whoever ends a run, its holder or a sweep, ends the same things in the same words: `last_entries`
+stands right before the terminal event. Pure: feed it every event once, in order.
+"""
+
+from msgspec import Struct
+
+from towline.protocol import event_data as d
+from towline.protocol.codec import NewEntry
+from towline.protocol.events import Actor, Event, data_of
+from towline.protocol.store.api import CommandOutcome
+from towline.protocol.values import Abandoned
+
+SYSTEM = Actor("system", "towline")
+
+
+class OpenCommand(Struct, frozen=True):
+    """An accepted command that has no outcome yet."""
+
+    subject: str
+    command_id: str
+    type: str
+    seq: int
+    counts: bool
+
+
+class OpenEnds:
+    """The book. `commands` by seq of acceptance, `requests` by id (value: its kind), `steps` by id."""
+
+    def __init__(self) -> None:
+        self.commands: dict[int, OpenCommand] = {}
+        self.requests: dict[str, str] = {}
+        self.steps: dict[str, Abandoned] = {}
+        self._accepted: dict[tuple[str, str], int] = {}
+
+    def observe(self, event: Event) -> None:
+        """Takes in the next event."""
+        match data_of(event):
+            case d.CommandReceived() as data:
+                counts = data.type in ("signal", "update", "revise", "add_context")
+                command = OpenCommand(event.actor.id, data.command_id, data.type, event.seq, counts)
+                self.commands[event.seq] = command
+                self._accepted[data.command_id, data.type] = event.seq
+            case d.CommandApplied() | d.CommandRejected() as data:
+                seq = event.cause if event.cause in self.commands else self._accepted.get((data.command_id, data.type))
+                if seq is not None:
+                    self.commands.pop(seq, None)
+            case d.ApprovalRequested() as data:
+                self.requests[data.request] = "approval"
+            case d.InputRequested() as data:
+                self.requests[data.request] = "input"
+            case d.ApprovalResolved() | d.InputResolved() as data:
+                self.requests.pop(data.request, None)
+            case d.ToolStarted() as data:
+                self.steps[data.step] = Abandoned(data.step, data.name, data.attempt, data.effect)
+            case d.ToolFinished() | d.ToolFailed() | d.ToolRetrying() as data:
+                self.steps.pop(data.step, None)
+            case _:
+                pass
+
+    def last_entries(self) -> list[NewEntry]:
+        """The rejections and withdrawals that precede a terminal event."""
+        entries = [
+            NewEntry(
+                "command.rejected",
+                SYSTEM,
+                d.CommandRejected(
+                    command_id=c.command_id, type=c.type, code="unconsumed", text="The run ended before it was read."
+                ),
+                cause=c.seq,
+            )
+            for c in self.commands.values()
+        ]
+        for request, kind in self.requests.items():
+            if kind == "approval":
+                withdrawn = d.ApprovalResolved(request=request, outcome="withdrawn", decisions=[])
+                entries.append(NewEntry("approval.resolved", SYSTEM, withdrawn))
+            else:
+                entries.append(
+                    NewEntry("input.resolved", SYSTEM, d.InputResolved(request=request, outcome="withdrawn"))
+                )
+        return entries
+
+    def outcomes(self) -> list[CommandOutcome]:
+        """What repeats of the rejected commands will be told."""
+        text = '{"status":"rejected","code":"unconsumed","text":"The run ended before it was read."}'
+        return [CommandOutcome(c.subject, c.command_id, text) for c in self.commands.values()]
+
+    def abandoned(self) -> list[Abandoned]:
+        """The steps that had begun and have no result."""
+        return list(self.steps.values())

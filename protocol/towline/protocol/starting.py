@@ -1,0 +1,181 @@
+"""Starting a run: from a valid request to a stored run, exactly once per key.
+
+Promises that a repeat with the same Idempotency-Key, or the same own id and input, answers the run that exists,
+and that 50 of them at once make one run. Leaves HTTP and credentials to the gateway.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from towline.protocol import event_data as d
+from towline.protocol import schemas
+from towline.protocol.codec import NewEntry, TooLarge
+from towline.protocol.errors import problem
+from towline.protocol.events import Actor
+from towline.protocol.ids import derived_run_id, is_client_run_id, new_run_id
+from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS, PRIVATE_BYTES
+from towline.protocol.store import api
+from towline.protocol.store.redis import RedisStore
+from towline.protocol.values import Budget
+
+DEFAULT_QUEUE: Final = "default"
+Label = Annotated[str, Meta(max_length=LABEL_CHARS)]
+
+
+class StartRun(Struct, frozen=True, kw_only=True):
+    """The body of `POST /runs`. Members that are not served yet are refused by name when they are set."""
+
+    workflow: str
+    input: Any = None
+    id: str | None = None
+    labels: Annotated[dict[Label, Label], Meta(max_length=LABELS)] | None = None
+    headline: Annotated[str, Meta(min_length=1, max_length=HEADLINE_CHARS)] | None = None
+    budget: Budget | None = None
+    queue: str | None = None
+    scope: Any = None
+    permission_mode: Annotated[str, Meta(max_length=64)] | None = None
+    thread: str | None = None
+    grants: dict[str, str] | None = None
+    on_busy: str | None = None
+    command: Any = None
+    retention: Any = None
+    start_at: str | None = None
+
+
+NOT_SERVED: Final = ("thread", "grants", "on_busy", "command", "retention", "start_at")
+
+
+class Started(Struct, frozen=True):
+    """The run that stands for a request. `existing`: its own id existed; `replayed`: its key was used before."""
+
+    run: str
+    existing: bool = False
+    replayed: bool = False
+
+
+def choose_version(announced: Sequence[api.Announced], workflow: str) -> api.WorkflowInfo:
+    """The newest announced version of `workflow`. Raises `bad_request` for one that no worker ever announced."""
+    infos = [a.workflow for a in announced if a.workflow.name == workflow]
+    if not infos:
+        known = sorted({a.workflow.name for a in announced})
+        raise problem(
+            "bad_request",
+            f"No worker ever announced a workflow {workflow!r}. Start a worker that has it, or name another.",
+            field="workflow",
+            known=known,
+        )
+    return max(infos, key=lambda info: _natural(info.version))
+
+
+def _natural(version: str) -> list[tuple[int, int, str]]:
+    parts = re.findall(r"\d+|\D+", version)
+    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts]
+
+
+async def start_run(
+    store: RedisStore,
+    request: StartRun,
+    *,
+    subject: str,
+    announced: Sequence[api.Announced],
+    idempotency_key: str | None = None,
+    traceparent: str | None = None,
+) -> Started:
+    """Stores the run, its first event and its start in one step.
+
+    Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`.
+    """
+    for name in NOT_SERVED:
+        if getattr(request, name) is not None:
+            raise problem("unsupported", f"{name!r} is not served yet; leave it out.", field=name)
+    info = choose_version(announced, request.workflow)
+    schemas.check(request.input, info.input_schema, field="input")
+    queue = request.queue or info.queue
+    if queue not in {a.workflow.queue for a in announced}:
+        raise problem("bad_request", f"No worker ever announced the queue {queue!r}.", field="queue")
+    if request.id is not None and not is_client_run_id(request.id):
+        raise problem(
+            "bad_request",
+            "An id of your own is 1 to 128 of [A-Za-z0-9._-], begins with a letter or digit, and not with 'run_'.",
+            field="id",
+        )
+    run = _run_id(store, request, subject, idempotency_key)
+    started_with = _digest([request.workflow, request.input])
+    fingerprint = f"{started_with}:{_digest(request)}"
+    created = await _create(store, request, run, fingerprint, info, queue, subject, traceparent)
+    if created.existing is None:
+        return Started(run)
+    same_body = created.existing.fingerprint == fingerprint
+    if idempotency_key is not None and request.id is None:
+        if not same_body:
+            raise problem("idempotency_mismatch", "The Idempotency-Key was used with another body; use a new one.")
+        return Started(run, replayed=True)
+    same_start = created.existing.fingerprint.split(":")[0] == started_with
+    if created.existing.owner != subject or not same_start:
+        raise problem("conflict", "A run with this id exists already; choose another id.", field="id")
+    return Started(run, existing=True, replayed=idempotency_key is not None and same_body)
+
+
+def _run_id(store: RedisStore, request: StartRun, subject: str, key: str | None) -> str:
+    if request.id is not None:
+        return request.id
+    if key is None:
+        return new_run_id()
+    # With a key the id is derived, so creating if absent is what makes a repeat harmless.
+    digest = hmac.new(store.secret, b"\0".join((b"run", subject.encode(), key.encode())), hashlib.sha256).digest()
+    return derived_run_id(digest)
+
+
+async def _create(
+    store: RedisStore,
+    request: StartRun,
+    run: str,
+    fingerprint: str,
+    info: api.WorkflowInfo,
+    queue: str,
+    subject: str,
+    traceparent: str | None,
+) -> api.Created:
+    private = msgspec.json.encode({"input": request.input})
+    if len(private) > PRIVATE_BYTES:
+        raise problem("too_large", "The input is too large to stand in the log.", field="input", limit=PRIVATE_BYTES)
+    data = d.RunCreated(
+        workflow=info.name,
+        version=info.version,
+        owner=subject,
+        queue=queue,
+        headline=request.headline or info.name[:HEADLINE_CHARS],
+        grants={},
+        budget=request.budget,
+        scope=request.scope,
+        labels=request.labels,
+        permission_mode=request.permission_mode,
+        traceparent=traceparent,
+    )
+    new = api.NewRun(
+        run=run,
+        nonce=secrets.token_hex(8),
+        fingerprint=fingerprint,
+        owner=subject,
+        workflow=info.name,
+        version=info.version,
+        queue=queue,
+        created=NewEntry("run.created", Actor("user", subject), data, private=private),
+    )
+    try:
+        return await store.create_run(new)
+    except api.RunGone:
+        raise problem("gone", "The run with this id was deleted; choose another id.", field="id") from None
+    except TooLarge as error:
+        raise problem("too_large", f"scope and labels are too large: {error}", field="scope") from None
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:32]

@@ -1,0 +1,79 @@
+"""Ending a run from outside: what a sweep or a gateway does when the run's own code cannot.
+
+Promises that a run past its cancel deadline ends also when no worker lives, once, with what was left open named.
+It claims first, which fences a live holder off; whoever dies half-way leaves the deadline's timer, so the next
+sweep finishes.
+"""
+
+import secrets
+
+from towline.protocol import event_data as d
+from towline.protocol import requests
+from towline.protocol.codec import NewEntry
+from towline.protocol.cursor import START, Cursor
+from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS, STORE_PAGE_EVENTS
+from towline.protocol.openends import SYSTEM, OpenEnds
+from towline.protocol.store import api
+from towline.protocol.store.redis import RedisStore
+
+
+async def force_close(store: RedisStore, run: str, *, holder: str) -> bool:
+    """Cancels `run` now, by the newest cancel it accepted; whether it is closed afterwards.
+
+    Raises `NoRun`, `StoreUnavailable`.
+    """
+    facts = await store.facts(run)
+    if facts.sealed:
+        return True
+    claimed = await store.claim(
+        run, nonce=secrets.token_hex(8), holder=holder, version=facts.version, ttl_ms=LEASE_MS, closing=True
+    )
+    if isinstance(claimed, api.NotClaimed):
+        return claimed.why == "closed"
+    for _ in range(CHANGED_ATTEMPTS):
+        commit, prepared_at = await _prepare(store, facts.queue, claimed)
+        try:
+            await store.close(commit, prepared_at=prepared_at)
+            return True
+        except api.Changed:
+            continue
+        except api.RunClosed:
+            return True
+        except api.Fenced:
+            return False
+    return False
+
+
+async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed) -> tuple[api.Commit, int]:
+    ends = OpenEnds()
+    by, reason, cause = "system", None, None
+    after: Cursor = START
+    created = START
+    while True:
+        page = await store.read_log(claimed.run, after, limit=STORE_PAGE_EVENTS)
+        for entry in page.entries:
+            event = entry.event()
+            ends.observe(event)
+            if event.type == "cancel.requested":
+                by, reason, cause = event.data["by"], event.data.get("reason"), event.seq
+            if entry.seq == 1:
+                created = entry.cursor
+        if page.entries:
+            after = page.entries[-1].cursor
+        if len(page.entries) < STORE_PAGE_EVENTS:
+            break
+    cancelled = d.RunCancelled(by=by, forced=True, abandoned=ends.abandoned(), reason=reason)
+    states = await store.side_fields(claimed.run, [requests.state_field(r) for r in ends.requests])
+    commit = api.Commit(
+        run=claimed.run,
+        queue=queue,
+        fence=claimed.fence,
+        number=1,
+        seen=created,
+        now_ms=store.now_ms(),
+        entries=[*ends.last_entries(), NewEntry("run.cancelled", SYSTEM, cancelled, cause=cause)],
+        side=requests.withdrawals([requests.decode(text) for text in states.values()]),
+        outcomes=ends.outcomes(),
+        applied=sum(c.counts for c in ends.commands.values()),
+    )
+    return commit, after.seq

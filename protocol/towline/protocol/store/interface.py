@@ -1,0 +1,119 @@
+"""What may happen to a log: the calls of a store as gateway and workers see them.
+
+Promises what `api` promises, whatever implements it; `redis.RedisStore` does. Methods raise `StoreUnavailable`
+besides what they name. What one of them does is written here and nowhere else.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol
+
+from towline.protocol.cursor import Cursor
+from towline.protocol.store.api import (
+    Acceptance,
+    Accepted,
+    Announced,
+    Claimed,
+    Commit,
+    Committed,
+    Created,
+    Flooded,
+    Hint,
+    Lease,
+    Loaded,
+    LogPage,
+    NewRun,
+    NotClaimed,
+    Notice,
+    Renewal,
+    Repeated,
+    RunFacts,
+    WorkflowInfo,
+)
+
+
+class Store(Protocol):
+    """The log."""
+
+    def now_ms(self) -> int:
+        """Estimate of the store's clock, never behind it by more than a round trip; see `sync_clock`."""
+        ...
+
+    async def sync_clock(self) -> int: ...
+
+    async def create_run(self, new: NewRun) -> Created:
+        """Creates the run and its start in one step. Raises `StoreFull`, `RunGone`."""
+        ...
+
+    async def accept(self, acceptance: Acceptance) -> Accepted | Repeated | Flooded:
+        """Accepts a command. Raises `NoRun`, `RunClosed`, `Changed`, `StoreFull`."""
+        ...
+
+    async def command_outcome(self, run: str, subject: str, command_id: str) -> Repeated | None: ...
+
+    async def claim(
+        self, run: str, *, nonce: str, holder: str, version: str, ttl_ms: int, closing: bool = False
+    ) -> Claimed | NotClaimed: ...
+
+    async def renew(self, leases: Sequence[Lease], *, ttl_ms: int) -> Sequence[Renewal]: ...
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Raises `NoRun`, `RunClosed`, `Fenced`, `Diverged`."""
+        ...
+
+    async def release(self, commit: Commit, to: Literal["waiting", "blocked", "hand_over"]) -> Committed:
+        """A last commit that gives the lease back. Raises as `commit`, and `Unseen` for waiting."""
+        ...
+
+    async def close(self, commit: Commit, *, prepared_at: int | None = None) -> Committed:
+        """The terminal commit. Raises as `commit`, and `Unseen`; with `prepared_at` (a forced close) `Changed`."""
+        ...
+
+    async def read_log(self, run: str, after: Cursor, *, limit: int, private: bool = False) -> LogPage:
+        """Up to `limit` entries after a cursor, with their private parts on demand. Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def load(self, run: str) -> Loaded:
+        """Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def facts(self, run: str) -> RunFacts:
+        """Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def side_fields(self, run: str, fields: Sequence[str]) -> dict[str, str]:
+        """The named fields of the run's side hash; absent ones are left out."""
+        ...
+
+    async def side_matching(self, run: str, prefix: str) -> dict[str, str]:
+        """All fields of the side hash whose name begins with `prefix`."""
+        ...
+
+    async def heads(self, runs: Sequence[str]) -> dict[str, Cursor]:
+        """The newest position of each run that exists."""
+        ...
+
+    async def list_runs(self, prefix: str, *, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """Newest first: (position, run id) strictly before a position. Prefixes: `a|` all, `r|<subject>|` own."""
+        ...
+
+    async def announce(self, worker: str, workflows: Sequence[WorkflowInfo]) -> None: ...
+
+    async def announced(self) -> Sequence[Announced]: ...
+
+    async def read_hints(self, queue: str, *, count: int, block_ms: int) -> Sequence[Hint]:
+        """Up to `count` undelivered hints; waits at most `block_ms`. Never acknowledged: the lease is that."""
+        ...
+
+    def notices(self) -> "NoticeReader": ...
+
+
+class NoticeReader(Protocol):
+    """A stream of notices for the runs that are followed. A lost connection yields `None` once it is back."""
+
+    async def follow(self, run: str) -> None: ...
+
+    async def unfollow(self, run: str) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[Notice | None]: ...
+
+    async def aclose(self) -> None: ...

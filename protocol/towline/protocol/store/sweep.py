@@ -1,0 +1,94 @@
+"""The sweep: what makes sure that nobody is forgotten.
+
+Promises that every overdue run is hinted again, every due timer fires once, and every run past its cancel
+deadline is closed, by whichever process sweeps first. Due members are read plainly; one script per run checks
+again. Gateways and workers each run one `Sweeper`; a partition is swept by one process at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Final
+from urllib.parse import unquote
+
+from towline.protocol import event_data as d
+from towline.protocol.codec import NewEntry
+from towline.protocol.limits import SWEEP_MS
+from towline.protocol.openends import SYSTEM
+from towline.protocol.store import api
+from towline.protocol.store.closing import force_close
+from towline.protocol.store.redis import RedisStore
+
+_log: Final = logging.getLogger("towline.sweep")
+_TURN_MS: Final = 2 * SWEEP_MS
+_TRIM_EVERY: Final = 60
+"""Passes between two trims of the delivered hints."""
+
+
+class Sweeper:
+    """Sweeps all partitions of a store on behalf of the process `name`."""
+
+    def __init__(self, store: RedisStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._passes = 0
+
+    async def run_forever(self) -> None:
+        """One pass a second until cancelled; an unreachable store is waited for."""
+        while True:
+            try:
+                await self.run_once()
+            except api.StoreError as error:
+                _log.warning("sweep put off: %s", error)
+            await asyncio.sleep(SWEEP_MS / 1000)
+
+    async def run_once(self) -> int:
+        """One pass over what is due now; how many members were handled."""
+        handled = 0
+        for partition, runs, timers in await self._store.due():
+            if not await self._store.take_sweep(partition, self._name, _TURN_MS):
+                continue
+            for member in timers:
+                handled += await self._guarded(self._timer(member), member)
+            for run in runs:
+                handled += await self._guarded(self._overdue(run), run)
+        self._passes += 1
+        if self._passes % _TRIM_EVERY == 0:
+            for partition, _, _ in await self._store.due():
+                await self._store.trim_hints(partition)
+        return handled
+
+    async def _guarded(self, work: Awaitable[None], what: str) -> int:
+        """One member's trouble must not keep the sweep from the others."""
+        try:
+            await work
+        except api.StoreUnavailable:
+            raise
+        except api.StoreError as error:
+            _log.error("sweep of %s failed: %s", what, error)
+            return 0
+        return 1
+
+    async def _overdue(self, run: str) -> None:
+        try:
+            facts = await self._store.facts(run)
+        except (api.NoRun, api.RunGone):
+            await self._store.drop_due(run, None)
+            return
+        await self._store.rehint(run, facts.queue)
+
+    async def _timer(self, member: str) -> None:
+        kind, quoted, run = member.split("|", 2)
+        try:
+            facts = await self._store.facts(run)
+        except (api.NoRun, api.RunGone):
+            await self._store.drop_due(run, member)
+            return
+        if kind == "cancel":
+            if facts.sealed:
+                await self._store.drop_due(run, member)
+            else:
+                await force_close(self._store, run, holder=self._name)
+            return
+        fired = NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=unquote(quoted)), is_input=True)
+        await self._store.fire_timer(run, facts.queue, member, [fired])

@@ -301,11 +301,12 @@ class Loaded(Struct, frozen=True):
 
 
 class Hint(Struct, frozen=True):
-    """A disposable word that a run may need a worker."""
+    """A disposable word that a run may need a worker. `returned`: how many readers could not take it."""
 
     run: str
     workflow: str
     version: str
+    returned: int = 0
 
 
 class WorkflowInfo(Struct, frozen=True, kw_only=True):

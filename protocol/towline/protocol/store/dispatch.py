@@ -14,9 +14,10 @@ from redis.exceptions import ResponseError
 
 from towline.protocol.store import api
 from towline.protocol.store.connection import open_client, translated
-from towline.protocol.store.keys import CONSUMER, GROUP, PARTITIONS, REGISTRY, PartitionKeys
+from towline.protocol.store.keys import CONSUMER, GROUP, PARTITIONS, REGISTRY, PartitionKeys, RunKeys
 
 _BLOCK_MAX_MS: Final = 2_000
+_RETURNS: Final = 16
 _FORGET_MS: Final = 3_600_000
 """An announcement this much older than the newest of the same workflow version is dropped."""
 
@@ -113,12 +114,33 @@ class Dispatch:
                 return []
             raise
         hints = [
-            api.Hint(fields[b"run"].decode(), fields[b"workflow"].decode(), fields[b"version"].decode())
+            api.Hint(
+                fields[b"run"].decode(),
+                fields[b"workflow"].decode(),
+                fields[b"version"].decode(),
+                int(fields.get(b"returned", 0)),
+            )
             for _, entries in answer or []
             for _, fields in entries
         ]
         random.shuffle(hints)
         return hints
+
+    async def return_hint(self, queue: str, hint: api.Hint) -> None:
+        """Hands a hint on that its reader cannot take; readers that wait longer are served first.
+
+        After `_RETURNS` hands it is dropped: nobody seems to run this version, and the sweep repeats it.
+        """
+        if hint.returned >= _RETURNS:
+            return
+        fields: Any = {
+            "run": hint.run,
+            "workflow": hint.workflow,
+            "version": hint.version,
+            "returned": hint.returned + 1,
+        }
+        with translated():
+            await cast("Any", self._client.xadd(RunKeys.of(hint.run).partition.commands(queue), fields))
 
     async def trim(self, partition: int) -> None:
         """Drops delivered hints of every queue known here."""

@@ -104,6 +104,10 @@ class Store(Protocol):
         """Up to `count` undelivered hints; waits at most `block_ms`. Never acknowledged: the lease is that."""
         ...
 
+    async def return_hint(self, queue: str, hint: Hint) -> None:
+        """Hands on a hint that its reader cannot take (another version), to whoever waits; bounded."""
+        ...
+
     def notices(self) -> "NoticeReader": ...
 
 

@@ -17,6 +17,7 @@ from towline.protocol.limits import SWEEP_MS
 from towline.protocol.openends import SYSTEM
 from towline.protocol.store import api
 from towline.protocol.store.closing import force_close
+from towline.protocol.store.keys import PARTITIONS
 from towline.protocol.store.redis import RedisStore
 
 _log: Final = logging.getLogger("towline.sweep")
@@ -54,8 +55,8 @@ class Sweeper:
                 handled += await self._guarded(self._overdue(run), run)
         self._passes += 1
         if self._passes % _TRIM_EVERY == 0:
-            for partition, _, _ in await self._store.due():
-                await self._store.trim_hints(partition)
+            for each in PARTITIONS:
+                await self._store.trim_hints(each)
         return handled
 
     async def _guarded(self, work: Awaitable[None], what: str) -> int:

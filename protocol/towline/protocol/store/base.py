@@ -1,0 +1,87 @@
+"""The base of the store: one client, one clock, and the one way to run a script.
+
+Promises that each reply which carries the store's time moves the estimate of its clock. What the scripts do
+stands in `redis`, `commits` and `sweeps`; reads in `reading`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis.asyncio
+
+from towline.protocol.store import api
+from towline.protocol.store.connection import Clock, translated
+from towline.protocol.store.keys import PARTITIONS, PartitionKeys, index_part
+from towline.protocol.store.reading import Reader
+from towline.protocol.store.scripts import Probe, Scripts
+
+
+class ScriptCaller(Reader):
+    """Runs scripts over one client. `is_for_tests`: the store was initialised for tests."""
+
+    def __init__(self, client: redis.asyncio.Redis, probe: Probe | None) -> None:
+        super().__init__(client)
+        self.clock = Clock()
+        self.is_for_tests = False
+        self._scripts = Scripts(client, probe)
+
+    def now_ms(self) -> int:
+        """Estimate of the store's clock; never behind it."""
+        return self.clock.now_ms()
+
+    async def sync_clock(self) -> int:
+        """Reads the store's clock anew."""
+        sent_s = time.monotonic()
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                pipe.time()
+                pipe.hget(PartitionKeys.of(0).meta, "clock_offset_ms")
+                (seconds, micros), offset = await pipe.execute()
+        self.clock.observe(seconds * 1000 + micros // 1000 + int(offset or 0), sent_s)
+        return self.now_ms()
+
+    async def set_clock_offset(self, offset_ms: int) -> None:
+        """Moves the clock that every script sees. Raises `TestOnly` unless the store was made for tests."""
+        if not self.is_for_tests:
+            raise api.TestOnly("the clock of a store moves only if it was initialised for tests")
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                for partition in PARTITIONS:
+                    pipe.hset(PartitionKeys.of(partition).meta, "clock_offset_ms", str(offset_ms))
+                await pipe.execute()
+        self.clock = Clock()
+        await self.sync_clock()
+
+    async def _call(
+        self, name: str, keys: Sequence[str], request: dict[str, Any], *, now_at: int | None, relief: bool = True
+    ) -> list[Any]:
+        """Runs a script; item `now_at` of an OK reply is the store's time."""
+        sent_s = time.monotonic()
+        with translated():
+            reply = await self._scripts.call(name, keys, request, relief=relief)
+        if now_at is not None and reply[0] in (b"OK", b"POISON") and len(reply) > now_at:
+            self.clock.observe(int(reply[now_at]), sent_s)
+        return reply
+
+
+def receipt_field(subject: str, command_id: str) -> str:
+    """Names one accepted command in the fields of a run's side hash."""
+    return f"{index_part(subject)}|{command_id}"
+
+
+_REFUSALS: dict[bytes, Callable[[str], api.StoreError]] = {
+    b"NORUN": api.NoRun,
+    b"GONE": api.RunGone,
+    b"CLOSED": api.RunClosed,
+    b"CHANGED": api.Changed,
+    b"FENCED": api.Fenced,
+    b"DIVERGED": api.Diverged,
+    b"UNSEEN": api.Unseen,
+}
+
+
+def refusal(reply: list[Any], run: str) -> api.StoreError:
+    """The error that a script's refusal stands for."""
+    make = _REFUSALS.get(reply[0])
+    return make(run) if make is not None else api.StoreError(f"{run}: the script answered {reply!r}")

@@ -1,0 +1,84 @@
+"""The calls of a sweep: what is due, and the scripts that check again before they act.
+
+`sweep` decides what to do with them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from towline.protocol.codec import NewEntry
+from towline.protocol.limits import LEASE_MS
+from towline.protocol.store.base import ScriptCaller
+from towline.protocol.store.connection import translated
+from towline.protocol.store.keys import GROUP, PARTITIONS, PartitionKeys, RunKeys
+from towline.protocol.store.wire import pack_entries
+
+
+class Sweeps(ScriptCaller):
+    """What a sweeper calls."""
+
+    async def fire_timer(self, run: str, queue: str, member: str, entries: Sequence[NewEntry]) -> str:
+        """Fires one due timer; the word the script answered."""
+        keys = RunKeys.of(run)
+        part = keys.partition
+        reply = await self._call(
+            "fire_timer",
+            [keys.log, keys.private, keys.run, part.commands(queue), part.leases, part.timers, part.meta],
+            {
+                "run": run,
+                "channel": keys.channel,
+                "member": member,
+                "entries": pack_entries(entries),
+                "claim_ms": LEASE_MS,
+            },
+            now_at=3,
+        )
+        return str(reply[0].decode())
+
+    async def rehint(self, run: str, queue: str) -> str:
+        """Hints again at an overdue run; the word the script answered."""
+        keys = RunKeys.of(run)
+        part = keys.partition
+        reply = await self._call(
+            "rehint_run",
+            [keys.run, part.commands(queue), part.leases, part.meta],
+            {"run": run, "group": GROUP, "claim_ms": LEASE_MS},
+            now_at=1,
+        )
+        return str(reply[0].decode())
+
+    async def take_sweep(self, partition: int, sweeper: str, turn_ms: int) -> bool:
+        """Whether `sweeper` has the turn to sweep `partition`."""
+        reply = await self._call(
+            "sweep_partition",
+            [PartitionKeys.of(partition).meta],
+            {"sweeper": sweeper, "turn_ms": turn_ms},
+            now_at=1,
+        )
+        return bool(reply[0] == b"OK")
+
+    async def due(self, limit: int = 100) -> Sequence[tuple[int, Sequence[str], Sequence[str]]]:
+        """(partition, overdue runs, due timer members) of each partition that has any, by store time."""
+        now = await self.sync_clock()
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                for partition in PARTITIONS:
+                    keys = PartitionKeys.of(partition)
+                    pipe.zrangebyscore(keys.leases, "-inf", now, 0, limit)
+                    pipe.zrangebyscore(keys.timers, "-inf", now, 0, limit)
+                rows = await pipe.execute()
+        found = []
+        for partition in PARTITIONS:
+            leases, timers = rows[2 * partition], rows[2 * partition + 1]
+            if leases or timers:
+                found.append((partition, [m.decode() for m in leases], [m.decode() for m in timers]))
+        return found
+
+    async def drop_due(self, run: str, member: str | None) -> None:
+        """Removes a lease or timer that names a run which does not exist."""
+        keys = RunKeys.of(run).partition
+        with translated():
+            if member is None:
+                await cast("Any", self._client.zrem(keys.leases, run))
+            else:
+                await cast("Any", self._client.zrem(keys.timers, member))

@@ -1,0 +1,368 @@
+"""One claimed run between the store and its machine, without I/O: what to write next, and what follows from it.
+
+The shell (`run_shell`) feeds in what it learns (`receive_inputs`, `receive_outcome`, `committed`, `unseen`) and
+asks `next(now_ms)` what to do: send a `Commit`, or `Idle` until something happens. Read `replay` first; the
+rules here are those that make its order true:
+
+1. One turn feeds the inputs that are known, in log order, then results, and is recorded before the next turn.
+   No input is fed between a result and the commit that carries it: it waits for the next turn.
+2. `now_ms` of a turn is taken before its first result is fed.
+3. What the machine decided before (in history replay, or a turn that was cut into several commits) goes out
+   before anything is fed.
+4. An ending (terminal event, or letting go of a waiting run) is offered with the last entries of a turn. If it
+   is `unseen`, nothing was written: the same entries go out again without it and with the same `seen`, then the
+   new inputs are fed, then the ending is offered again, if it still is one.
+5. All results of a turn stand in its first commit, before its decisions.
+
+`Commit.starts` are attempts to run once the commit is in the log, never before.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from towline.protocol import event_data as d
+from towline.protocol import times
+from towline.protocol.codec import Entry, NewEntry
+from towline.protocol.events import Actor, data_of
+from towline.protocol.limits import PRIVATE_BYTES, SCRIPT_BYTES
+from towline.protocol.store.api import Timer
+from towline.protocol.values import Blocker, ErrorInfo, Usage, WaitRef
+from towline.workers.commits import (
+    Attempt,
+    AttemptFailed,
+    AttemptFinished,
+    Commit,
+    EndingKind,
+    Idle,
+    Item,
+    Outcome,
+    Part,
+)
+from towline.workers.decisions import ActivityFailed, ActivityFinished, input_of
+from towline.workers.ending import offer_close
+from towline.workers.entries import SeqUnknown
+from towline.workers.machine import Machine
+from towline.workers.replay import Replay
+from towline.workers.steps import Step
+
+TURN_RESULTS: Final = 30
+TURN_BYTES: Final = SCRIPT_BYTES // 2
+TURN_ARTIFACTS: Final = 50
+LINGER_MS: Final = 2_000
+"""A wait shorter than this is waited out with the lease held: letting go and coming back costs more."""
+ENDING_PATIENCE_MS: Final = 2_000
+"""How long an ended run waits for its running attempts to stop, before it lists them as abandoned."""
+
+CANCELLED: Final = ErrorInfo("Cancelled", "The workflow gave this step up.")
+
+
+class Holding:
+    """See the module. Made from a finished `Replay`; `worker` names the holder in the log.
+
+    `lapsed` is the holder whose lease ran out before ('' if none did).
+    """
+
+    def __init__(self, replay: Replay, *, worker: str, now_ms: int, lapsed: str = "", linger_ms: int = LINGER_MS):
+        self.machine: Machine = replay.machine
+        self.ledger = replay.ledger
+        self.seen = replay.seen
+        self.ended: EndingKind | None = None
+        """Set once the ending is in the log: the lease is given back."""
+        self.running: set[str] = set()
+        """Steps whose attempt the shell runs now."""
+        self._worker = Actor("worker", worker)
+        self._agent = Actor("agent", f"wf:{replay.machine.definition.name}")
+        self._linger_ms = linger_ms
+        self._inputs: deque[Entry] = deque(replay.unfed)
+        self._outcomes: deque[Outcome] = deque()
+        self._now_ms = now_ms
+        self._park: Blocker | None = None
+        self._ended_at_ms: int | None = None
+        self._must_read = False
+        self._outgoing: deque[Item] = deque()
+        self._in_flight: tuple[Commit, int] | None = None
+        self._disarm: list[Timer] = []
+        self._part_disarms = 0
+        self._begin(lapsed)
+        self._outgoing.extend(Item(decision=made) for made in replay.new_decisions)
+
+    # --- what the shell tells
+
+    def receive_inputs(self, entries: Iterable[Entry]) -> None:
+        """Inputs that were read from the log, in order, each once. May be none."""
+        self._inputs.extend(entries)
+        self._must_read = False
+
+    def receive_outcome(self, outcome: Outcome) -> None:
+        """What became of an attempt that was started."""
+        self.running.discard(outcome.step)
+        self._outcomes.append(outcome)
+
+    def committed(self, first_seq: int) -> Sequence[Attempt]:
+        """The commit that `next` gave is in the log from `first_seq` on. Returns the attempts to run now."""
+        assert self._in_flight is not None, "nothing is in flight"
+        (commit, taken), self._in_flight = self._in_flight, None
+        for _ in range(taken):
+            self._outgoing.popleft()
+        for seq, entry in enumerate(commit.entries, first_seq):
+            cause = entry.cause if entry.cause_index is None else first_seq + entry.cause_index
+            self.ledger.apply(seq, entry.type, entry.data, actor_id=entry.actor.id, cause=cause)
+        del self._disarm[: len(commit.disarm) - self._part_disarms]
+        self.ended = commit.ending
+        self.running.update(attempt.step for attempt in commit.starts)
+        return commit.starts
+
+    def unseen(self) -> None:
+        """The ending was refused and nothing was written: inputs stand behind `seen`."""
+        assert self._in_flight is not None, "nothing is in flight"
+        self._in_flight = None
+        self._must_read = True
+
+    def refused(self) -> None:
+        """The commit was not sent or not written; `next` gives it again."""
+        self._in_flight = None
+
+    # --- what the shell asks
+
+    def next(self, now_ms: int) -> Commit | Idle:
+        """What to do now. `now_ms` is the store's time. Runs workflow code; may take as long as that does."""
+        assert self._in_flight is None, "one commit at a time"
+        if not self._outgoing:
+            if self._must_read:
+                return Idle(now_ms, reads_inputs=True)
+            self._turn(now_ms)
+        return self._next_commit(now_ms)
+
+    def unwanted(self) -> set[str]:
+        """Running steps that the workflow gave up, or all of them once it has ended: cancel their attempts."""
+        return set(self.running) if self.machine.ending is not None else self.running & self.machine.abandoned
+
+    # --- the beginning of a holding
+
+    def _begin(self, lapsed: str) -> None:
+        status = self.ledger.status
+        if status == "queued":
+            self._put(NewEntry(type="run.started", actor=self._worker, data=d.RunStarted(worker=self._worker.id)))
+        elif lapsed:
+            taken = d.RunTakenOver(worker=self._worker.id, from_=lapsed)
+            self._put(NewEntry(type="run.taken_over", actor=self._worker, data=taken))
+        for step in list(self.ledger.book.started()):
+            self._resume_lost(step)
+
+    def _resume_lost(self, step: Step) -> None:
+        """Nobody runs this attempt any more: its holder is gone."""
+        start = self.machine.activities[step.step]
+        if self.machine.ending is not None:
+            return
+        if step.step in self.machine.abandoned:
+            failed = AttemptFailed(step=step.step, attempt=step.attempt, error=CANCELLED)
+            self._outcomes.append(failed)
+        elif self.ledger.book.is_effect_unknown(step.step, start.activity.retry):
+            self._park = Blocker(
+                id=f"unknown_effect:{step.step}",
+                kind="unknown_effect",
+                title=f"Nobody knows whether {step.name} took effect; its worker was lost in the last attempt",
+                since=times.to_wire(self._now_ms),
+                by=self._worker.id,
+                stops=True,
+                remedies=[{"type": "retry"}, {"type": "cancel"}],
+                detail={"step": step.step, "attempt": step.attempt},
+            )
+        else:
+            self._put_attempt(Attempt(start, step.attempt + 1))
+
+    # --- a turn
+
+    def _turn(self, now_ms: int) -> None:
+        """Feed what is known and gather what is to be recorded of it."""
+        machine = self.machine
+        if self._park is not None:
+            return
+        is_fresh = not self._inputs
+        while self._inputs:
+            self._feed_input(self._inputs.popleft(), now_ms)
+        self._now_ms = now_ms
+        room, room_bytes = TURN_RESULTS, TURN_BYTES
+        while self._outcomes and room > 0 and room_bytes > 0:
+            outcome = self._outcomes[0]
+            if isinstance(outcome, AttemptFinished):
+                if len(outcome.artifacts) > TURN_ARTIFACTS and not is_fresh:
+                    break  # its announcements fill a commit of their own, so it has a turn of its own
+                room -= len(outcome.artifacts)
+                room_bytes -= min(len(outcome.result), PRIVATE_BYTES)
+            self._outcomes.popleft()
+            self._take_outcome(outcome)
+            room, is_fresh = room - 1, False
+        self._end_retry_waits(now_ms)
+        self._outgoing.extend(Item(decision=made) for made in machine.take_decisions())
+        self._disarm += [Timer("timer", step) for step in machine.disarmed]
+        machine.disarmed.clear()
+
+    def _end_retry_waits(self, now_ms: int) -> None:
+        """Start the attempts that are due; end the steps that the workflow gave up meanwhile."""
+        if self.machine.ending is not None:
+            return
+        for step in list(self.ledger.book.retry_waits()):
+            timer = Timer("retry", step.retry_timer)
+            if step.step in self.machine.abandoned:
+                self._fail(step.step, step.attempt, CANCELLED, None, disarm=timer)
+            elif step.retry_at_ms <= now_ms:
+                self._put_attempt(Attempt(self.machine.activities[step.step], step.attempt + 1), disarm=timer)
+
+    def _feed_input(self, entry: Entry, now_ms: int) -> None:
+        event = entry.event()
+        self.ledger.apply(entry.seq, event.type, data_of(event), actor_id=event.actor.id, cause=event.cause)
+        fact = input_of(entry)
+        self.machine.feed(fact, self._time_of(fact.at_ms, now_ms))
+        self.seen = entry.cursor
+
+    def _time_of(self, at_ms: int, now_ms: int) -> int:
+        """The machine's time while an input of `at_ms` is fed."""
+        return at_ms
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        if isinstance(outcome, AttemptFinished):
+            self._finish(outcome)
+            return
+        start = self.machine.activities[outcome.step]
+        retry_at_ms = self.ledger.book.retry_at_ms(
+            outcome.step, start.activity.retry, retryable=outcome.error.retryable, now_ms=self._now_ms
+        )
+        is_wanted = self.machine.ending is None and outcome.step not in self.machine.abandoned
+        if retry_at_ms is None or not is_wanted:
+            self._fail(outcome.step, outcome.attempt, outcome.error, outcome.usage)
+            return
+        retrying = d.ToolRetrying(
+            step=outcome.step,
+            attempt=outcome.attempt,
+            error=outcome.error,
+            retry_at=times.to_wire(retry_at_ms),
+            usage=outcome.usage,
+        )
+        timer = Timer("retry", f"{outcome.step}:retry:{outcome.attempt}", retry_at_ms)
+        self._put(NewEntry(type="tool.retrying", actor=self._agent, data=retrying, key=outcome.step), arm=timer)
+
+    def _finish(self, outcome: AttemptFinished) -> None:
+        for made in outcome.artifacts:
+            announced = NewEntry(type="artifact.created", actor=self._agent, data=made.data)
+            self._outgoing.append(Item(entry=announced, artifact=made))
+        finished = d.ToolFinished(
+            step=outcome.step,
+            attempt=outcome.attempt,
+            summary=outcome.summary,
+            duration_ms=outcome.duration_ms,
+            usage=outcome.usage,
+        )
+        entry = NewEntry(
+            type="tool.finished",
+            actor=self._agent,
+            data=finished,
+            key=outcome.step,
+            private=b'{"result":' + outcome.result + b"}",
+        )
+        self._put(entry, recorded=True)
+        self.machine.feed(ActivityFinished(step=outcome.step, result=outcome.result), self._now_ms)
+
+    def _fail(
+        self, step: str, attempt: int, error: ErrorInfo, usage: Usage | None, *, disarm: Timer | None = None
+    ) -> None:
+        failed = d.ToolFailed(step=step, attempt=attempt, error=error, usage=usage)
+        entry = NewEntry(type="tool.failed", actor=self._agent, data=failed, key=step)
+        self._put(entry, disarm=disarm, recorded=True)
+        self.machine.feed(ActivityFailed(step=step, error=error), self._now_ms)
+
+    def _put(
+        self, entry: NewEntry, *, arm: Timer | None = None, disarm: Timer | None = None, recorded: bool = False
+    ) -> None:
+        self._outgoing.append(Item(entry=entry, arm=arm, disarm=disarm, recorded=recorded))
+
+    def _put_attempt(self, attempt: Attempt, *, disarm: Timer | None = None) -> None:
+        activity = attempt.start.activity
+        started = d.ToolStarted(
+            step=attempt.step,
+            name=activity.name,
+            title=activity.title,
+            attempt=attempt.number,
+            effect=activity.effect,
+        )
+        entry = NewEntry(type="tool.started", actor=self._agent, data=started, key=attempt.step)
+        self._outgoing.append(Item(entry=entry, start=attempt, disarm=disarm))
+
+    # --- the next commit
+
+    def _next_commit(self, now_ms: int) -> Commit | Idle:
+        part = Part()
+        taken = 0
+        for item in self._outgoing:
+            try:
+                if not part.add(item, self._agent, self.ledger.book.finished_seq.get):
+                    break
+            except SeqUnknown:
+                if not part.entries:
+                    raise
+                break
+            taken += 1
+        if taken == len(self._outgoing) and not (self._must_read or self._inputs or self._outcomes):
+            self._offer_ending(part, now_ms)
+        if not part.entries and part.ending is None:
+            return Idle(self._wake_at_ms())
+        if self.ledger.status == "waiting" and part.entries:
+            resumed = NewEntry(type="run.resumed", actor=self._worker, data=d.RunResumed(from_="waiting"))
+            part.entries.insert(0, resumed)
+        self._part_disarms = len(part.disarm)
+        commit = Commit(
+            entries=tuple(part.entries),
+            seen=self.seen,
+            now_ms=self._now_ms,
+            arm=tuple(part.arm),
+            disarm=(*part.disarm, *self._disarm),
+            outcomes=tuple(part.outcomes),
+            applied=part.applied,
+            artifacts=tuple(part.artifacts),
+            opened=tuple(part.opened),
+            withdrawn=tuple(part.withdrawn),
+            starts=tuple(part.starts),
+            recorded=part.recorded,
+            ending=part.ending,
+        )
+        self._in_flight = (commit, taken)
+        return commit
+
+    def _offer_ending(self, part: Part, now_ms: int) -> None:
+        if self._park is not None:
+            part.append(NewEntry(type="run.blocked", actor=self._worker, data=d.RunBlocked(blocker=self._park)))
+            part.ending = "blocked"
+        elif self.machine.ending is None:
+            self._offer_waiting(part, now_ms)
+        elif self.running and now_ms < self._patience_ends_ms(now_ms):
+            return
+        elif not part.opened:
+            offer_close(part, self.machine.ending, self.ledger, agent=self._agent, worker=self._worker)
+
+    def _offer_waiting(self, part: Part, now_ms: int) -> None:
+        """Let go of the run if nothing goes on without somebody else, and not very soon."""
+        is_retrying = any(timer.kind == "retry" for timer in part.arm)
+        if self.running or part.starts or is_retrying:
+            return
+        wake_at_ms = self._wake_at_ms()
+        if wake_at_ms is not None and wake_at_ms <= now_ms + self._linger_ms:
+            return
+        on = self.machine.waits()
+        on += [WaitRef(step.retry_timer, "timer", "retry") for step in self.ledger.book.retry_waits()]
+        part.ending = "waiting"
+        if part.entries or self.ledger.status != "waiting" or on != self.ledger.waiting_on:
+            part.append(NewEntry(type="run.waiting", actor=self._worker, data=d.RunWaiting(on=on)))
+
+    def _patience_ends_ms(self, now_ms: int) -> int:
+        if self._ended_at_ms is None:
+            self._ended_at_ms = now_ms
+        return self._ended_at_ms + ENDING_PATIENCE_MS
+
+    def _wake_at_ms(self) -> int | None:
+        """When something is due that the holder must look at by itself."""
+        due = [step.retry_at_ms for step in self.ledger.book.retry_waits()] if self.machine.ending is None else []
+        due += [timer.due_ms for timer in self.machine.timers.values()]
+        if self._ended_at_ms is not None:
+            due.append(self._ended_at_ms + ENDING_PATIENCE_MS)
+        return min(due, default=None)

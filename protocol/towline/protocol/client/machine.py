@@ -176,8 +176,8 @@ class ClientMachine:
         """The socket is gone, or could not be had (1006)."""
         self._now_ms = now_ms
         was, self._due_ms = self._link, None
-        if self._bye is not None and code in _NO_STATUS:
-            code, reason = self._bye
+        if self._bye is not None and code in (*_NO_STATUS, self._bye[0]):
+            code, reason = self._bye[0], reason or self._bye[1]
         self._bye = None
         self._outbox.lose()
         for subscription in self._subscriptions.values():

@@ -2,10 +2,11 @@
 
 Promises that `COMMANDS` is the whole list and that `decode` turns any `type` and `data` into a typed command
 or a problem that names the field. Leaves acceptance (rights, state, dedup) to the store's preparation in
-`acceptance` and to the script.
+`store.acceptance` and to the script.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from towline.protocol.errors import Problem, problem
 from towline.protocol.ids import is_command_id, is_name
 from towline.protocol.limits import GRACE_MAX_MS
+from towline.protocol.validation import to_type
 from towline.protocol.values import JsonObject
 
 Applies = Literal["now", "next_step", "when_resumed"]
@@ -108,6 +110,20 @@ SERVED: Final = frozenset({"approve", "reject", "signal", "cancel"})
 """The commands that are served today; the others answer `unsupported`."""
 
 
+_ROLES: Final[Mapping[CommandRole, frozenset[str]]] = {
+    "viewer": frozenset({"viewer", "collaborator", "owner", "operator"}),
+    "decider": frozenset({"viewer", "collaborator", "owner", "operator"}),
+    "collaborator": frozenset({"collaborator", "owner", "operator"}),
+    "owner": frozenset({"owner", "operator"}),
+    "operator": frozenset({"operator"}),
+}
+
+
+def may_send(type_: str, role: str) -> bool:
+    """Whether a caller with `role` on a run may send commands of this type at all."""
+    return role in _ROLES[COMMANDS[type_].role]
+
+
 class Command(Struct, frozen=True):
     """One valid command as it was sent. `body` is its canonical JSON, which a repeat must equal."""
 
@@ -160,19 +176,14 @@ def decode(type_: object, data: object, command_id: object) -> Command:
             "A command needs an id of its own, 1 to 128 of [A-Za-z0-9._:-]; repeat it to retry safely.",
             field="command_id",
         )
-    try:
-        typed = msgspec.convert({} if data is None else data, COMMANDS[type_].data)
-    except msgspec.ValidationError as error:
-        raise problem("bad_request", f"The data of {type_} is not valid: {error}", field=_path(error)) from None
+    data = {} if data is None else data
+    typed = to_type(data, COMMANDS[type_].data, what=f"the data of {type_}", prefix="data.")
     if isinstance(typed, Signal) and not is_name(typed.name):
         raise problem("bad_request", "A signal or update is named like an identifier.", field="data.name")
     if isinstance(typed, AddContext) and (typed.text is None) == (typed.ref is None):
         raise problem("bad_request", "add_context takes either text or ref.", field="data.text")
-    body = msgspec.json.encode([type_, data], order="deterministic")
+    try:
+        body = msgspec.json.encode([type_, data], order="deterministic")
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise problem("bad_request", f"The data of {type_} is no JSON we take: {error}", field="data") from None
     return Command(type_, typed, command_id, body)
-
-
-def _path(error: msgspec.ValidationError) -> str:
-    """The field that a msgspec error names with its `$.a.b` suffix, seen from the command."""
-    _, _, path = str(error).rpartition(" - at `$")
-    return "data" + path.rstrip("`") if path else "data"

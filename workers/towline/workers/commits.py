@@ -29,7 +29,6 @@ from towline.workers.decisions import (
     StoreArtifact,
 )
 from towline.workers.entries import SeqOf, entry_of
-from towline.workers.ledger import OpenCommand
 
 MOST_ENTRIES: Final = SCRIPT_ENTRIES - 10
 """Entries of a turn in one commit; the rest is room for what the holder adds."""
@@ -129,7 +128,6 @@ class Part:
         self.opened: list[d.ApprovalRequested] = []
         self.withdrawn: list[str] = []
         self.starts: list[Attempt] = []
-        self.ended_commands: set[int] = set()
         self.recorded = False
         self.ending: EndingKind | None = None
         self._bytes = 0
@@ -168,13 +166,11 @@ class Part:
             and self._bytes + sum(_size_of(entry) for entry in entries) <= MOST_BYTES
         )
 
-    def end_command(self, command: OpenCommand, *, status: str, **fields: str | None) -> None:
+    def _end_command(self, subject: str, data: d.CommandApplied | d.CommandRejected, **outcome: str | None) -> None:
         """Keep what became of a command for those who ask again."""
-        kept = {name: value for name, value in fields.items() if value is not None}
-        receipt = msgspec.json.encode({"status": status, "seq": command.seq, **kept}).decode()
-        self.outcomes.append(CommandOutcome(command.subject, command.command_id, receipt))
-        self.applied += COMMANDS[command.type].counts
-        self.ended_commands.add(command.seq)
+        receipt = msgspec.json.encode({name: value for name, value in outcome.items() if value is not None}).decode()
+        self.outcomes.append(CommandOutcome(subject, data.command_id, receipt))
+        self.applied += COMMANDS[data.type].counts
 
     def _add_what_belongs(self, decision: MachineDecision) -> None:
         match decision:
@@ -186,12 +182,10 @@ class Part:
                 self.opened.append(decision.data)
             case StoreArtifact():
                 self.artifacts.append(decision)
-            case ApplyCommand(data=applied):
-                command = OpenCommand(decision.cause or 0, decision.subject, applied.command_id, applied.type)
-                self.end_command(command, status="applied", effect=applied.effect)
-            case RejectCommand(data=rejected):
-                command = OpenCommand(decision.cause or 0, decision.subject, rejected.command_id, rejected.type)
-                self.end_command(command, status="rejected", code=rejected.code, text=rejected.text)
+            case ApplyCommand(subject=subject, data=applied):
+                self._end_command(subject, applied, status="applied", effect=applied.effect)
+            case RejectCommand(subject=subject, data=rejected):
+                self._end_command(subject, rejected, status="rejected", code=rejected.code, text=rejected.text)
             case _:
                 pass
 

@@ -24,7 +24,7 @@ from typing import Final
 from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry, NewEntry
-from towline.protocol.events import Actor, data_of
+from towline.protocol.events import Actor, Event
 from towline.protocol.limits import PRIVATE_BYTES, SCRIPT_BYTES
 from towline.protocol.store.api import Timer
 from towline.protocol.values import Blocker, ErrorInfo, Usage, WaitRef
@@ -106,8 +106,7 @@ class Holding:
         for _ in range(taken):
             self._outgoing.popleft()
         for seq, entry in enumerate(commit.entries, first_seq):
-            cause = entry.cause if entry.cause_index is None else first_seq + entry.cause_index
-            self.ledger.apply(seq, entry.type, entry.data, actor_id=entry.actor.id, cause=cause)
+            self.ledger.observe(Event(seq, "", entry.type, entry.actor, entry.data, cause=entry.cause))
         del self._disarm[: len(commit.disarm) - self._part_disarms]
         self.ended = commit.ending
         self.running.update(attempt.step for attempt in commit.starts)
@@ -211,8 +210,7 @@ class Holding:
                 self._put_attempt(Attempt(self.machine.activities[step.step], step.attempt + 1), disarm=timer)
 
     def _feed_input(self, entry: Entry, now_ms: int) -> None:
-        event = entry.event()
-        self.ledger.apply(entry.seq, event.type, data_of(event), actor_id=event.actor.id, cause=event.cause)
+        self.ledger.observe_input(entry.event())
         fact = input_of(entry)
         self.machine.feed(fact, self._time_of(fact.at_ms, now_ms))
         self.seen = entry.cursor
@@ -337,8 +335,8 @@ class Holding:
             self._offer_waiting(part, now_ms)
         elif self.running and now_ms < self._patience_ends_ms(now_ms):
             return
-        elif not part.opened:
-            offer_close(part, self.machine.ending, self.ledger, agent=self._agent, worker=self._worker)
+        else:
+            offer_close(part, self.machine.ending, self.ledger, self._agent)
 
     def _offer_waiting(self, part: Part, now_ms: int) -> None:
         """Let go of the run if nothing goes on without somebody else, and not very soon."""

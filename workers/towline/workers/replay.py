@@ -23,7 +23,7 @@ import msgspec
 from towline.protocol import cursor, times
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
-from towline.protocol.events import TERMINAL, data_of
+from towline.protocol.events import TERMINAL
 from towline.workers.context import body
 from towline.workers.decisions import Cancel, Complete, Fail, Input, MachineDecision, Result, input_of, result_of
 from towline.workers.entries import type_of
@@ -97,7 +97,7 @@ class Replay:
         event = entry.event()
         if entry.seq == 1:
             self._begin(entry)
-        self.ledger.apply(entry.seq, event.type, data_of(event), actor_id=event.actor.id, cause=event.cause)
+        self.ledger.observe(event)
         stamp = (entry.meta.epoch, entry.meta.commit)
         if self._commit and stamp != (self._commit[0].meta.epoch, self._commit[0].meta.commit):
             self._end_commit()

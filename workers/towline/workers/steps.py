@@ -11,13 +11,13 @@ Leaves feeding results to the workflow to `holding` and running attempts to `act
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from towline.protocol import event_data as d
 from towline.protocol import times
-from towline.protocol.values import Abandoned, Effect
+from towline.protocol.values import Effect
 from towline.workers.registry import Retry
 
 Phase = Literal["started", "retry_wait", "done"]
@@ -48,26 +48,21 @@ class StepBook:
         self.finished_seq: dict[str, int] = {}
         self._resumed_seq = 0
 
-    def apply(self, seq: int, type_: str, data: Any) -> None:
-        """Take note of one event. Other types change nothing."""
-        match type_:
-            case "tool.started":
-                started: d.ToolStarted = data
-                self.steps[started.step] = Step(
-                    started.step, started.name, started.effect, started.attempt, started_seq=seq
-                )
-            case "tool.retrying":
-                retrying: d.ToolRetrying = data
-                step = self.steps[retrying.step]
-                step.phase, step.retry_at_ms = "retry_wait", times.from_wire(retrying.retry_at)
-            case "tool.finished":
+    def apply(self, seq: int, data: Struct) -> None:
+        """Take note of the event at `seq`. Others than tool events change nothing."""
+        match data:
+            case d.ToolStarted():
+                self.steps[data.step] = Step(data.step, data.name, data.effect, data.attempt, started_seq=seq)
+            case d.ToolRetrying():
+                step = self.steps[data.step]
+                step.phase, step.retry_at_ms = "retry_wait", times.from_wire(data.retry_at)
+            case d.ToolFinished():
                 self.finished_seq[data.step] = seq
                 self.steps[data.step].phase = "done"
-            case "tool.failed":
+            case d.ToolFailed():
                 self.steps[data.step].phase = "done"
-            case "run.resumed":
-                if data.from_ == "blocked":
-                    self._resumed_seq = seq
+            case d.RunResumed(from_="blocked"):
+                self._resumed_seq = seq
             case _:
                 pass
 
@@ -78,14 +73,6 @@ class StepBook:
     def retry_waits(self) -> Iterator[Step]:
         """Steps that wait for their next attempt."""
         return (step for step in self.steps.values() if step.phase == "retry_wait")
-
-    def abandoned(self) -> list[Abandoned]:
-        """Every step that had begun and has no result, as a terminal event lists it."""
-        return [
-            Abandoned(step.step, step.name, step.attempt, step.effect)
-            for step in self.steps.values()
-            if step.phase != "done"
-        ]
 
     def retry_at_ms(self, step: str, policy: Retry, *, retryable: bool, now_ms: int) -> int | None:
         """When the attempt after a failed one is due (store time), or None if there is none."""

@@ -7,7 +7,7 @@ again. Leaves the wire to the gateway. Read `commands` and `requests` first.
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -19,20 +19,12 @@ from towline.protocol.codec import NewEntry, TooLarge
 from towline.protocol.errors import Problem, ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.limits import CHANGED_ATTEMPTS, GRACE_DEFAULT_MS
-from towline.protocol.openends import SYSTEM
 from towline.protocol.projection import Caller
 from towline.protocol.store import api
 from towline.protocol.store.closing import force_close
+from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import JsonObject
-
-_ROLES: Final[Mapping[c.CommandRole, frozenset[str]]] = {
-    "viewer": frozenset({"viewer", "collaborator", "owner", "operator"}),
-    "decider": frozenset({"viewer", "collaborator", "owner", "operator"}),
-    "collaborator": frozenset({"collaborator", "owner", "operator"}),
-    "owner": frozenset({"owner", "operator"}),
-    "operator": frozenset({"operator"}),
-}
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,11 +35,6 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     result: Any = None
     code: str | None = None
     text: str | None = None
-
-
-def may_send(type_: str, role: str) -> bool:
-    """Whether a caller with `role` on a run may send commands of this type at all."""
-    return role in _ROLES[c.COMMANDS[type_].role]
 
 
 async def send_command(
@@ -71,7 +58,7 @@ async def send_command(
         loaded = await store.load(run)
         if loaded.run.is_terminal:
             return _to_closed(command)
-        if not may_send(command.type, caller.role):
+        if not c.may_send(command.type, caller.role):
             needs = c.COMMANDS[command.type].role
             raise problem("forbidden", f"Your role on this run does not include {command.type}.", needs=needs)
         if command.type not in c.SERVED:
@@ -119,7 +106,7 @@ async def cancel_run(
 
     Raises `ProblemError` (`forbidden`, `idempotency_mismatch`), `NoRun`, `RunGone`, `StoreUnavailable`.
     """
-    if not may_send("cancel", caller.role):
+    if not c.may_send("cancel", caller.role):
         raise problem("forbidden", "Your role on this run does not include cancel.", needs="owner")
     if command_id is None:
         facts = await store.facts(run)

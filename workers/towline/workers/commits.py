@@ -159,6 +159,10 @@ class Part:
         self.entries.append(entry)
         self._bytes += _size_of(entry)
 
+    def ended_steps(self) -> set[str]:
+        """Steps whose last outcome this commit carries."""
+        return {entry.data.step for entry in self.entries if entry.type in ("tool.finished", "tool.failed")}
+
     def fits(self, entries: Sequence[NewEntry]) -> bool:
         """Whether one script call still takes these."""
         return not self.entries or (

@@ -20,7 +20,7 @@ def offer_close(part: Part, ending: Ending, ledger: Ledger, agent: Actor) -> Non
             ending,
             agent,
             seq_of=ledger.book.finished_seq.get,
-            abandoned=ledger.abandoned(),
+            abandoned=[step for step in ledger.abandoned() if step.step not in part.ended_steps()],
             checkpoint=ledger.checkpoint,
         )
     except SeqUnknown:

@@ -168,6 +168,6 @@ def check_data(data: Any) -> None:
         )
     except TooLarge as error:
         if error.member is None:
-            raise
+            raise ValueError(str(error)) from None
     except (ProblemError, msgspec.ValidationError) as error:
         raise ValueError(f"{type_}: {error}") from None

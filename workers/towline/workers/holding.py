@@ -83,6 +83,7 @@ class Holding:
         self._outgoing: deque[Item] = deque()
         self._in_flight: tuple[Commit, int] | None = None
         self._disarm: list[Timer] = []
+        self._lost: list[Step] = []
         self._part_disarms = 0
         self._begin(lapsed)
         self._outgoing.extend(Item(decision=made) for made in replay.new_decisions)
@@ -146,30 +147,36 @@ class Holding:
         elif lapsed:
             taken = d.RunTakenOver(worker=self._worker.id, from_=lapsed)
             self._put(NewEntry(type="run.taken_over", actor=self._worker, data=taken))
-        for step in list(self.ledger.book.started()):
-            self._resume_lost(step)
+        self._lost = list(self.ledger.book.started())
 
-    def _resume_lost(self, step: Step) -> None:
-        """Nobody runs this attempt any more: its holder is gone."""
-        start = self.machine.activities[step.step]
-        if self.machine.ending is not None:
+    def _resume_lost(self) -> None:
+        """Nobody runs these attempts any more: their holder is gone. Try again what is still wanted."""
+        lost, self._lost = self._lost, []
+        machine, book = self.machine, self.ledger.book
+        if machine.ending is not None:
             return
-        if step.step in self.machine.abandoned:
-            failed = AttemptFailed(step=step.step, attempt=step.attempt, error=CANCELLED)
-            self._outcomes.append(failed)
-        elif self.ledger.book.is_effect_unknown(step.step, start.activity.retry):
-            self._park = Blocker(
-                id=f"unknown_effect:{step.step}",
-                kind="unknown_effect",
-                title=f"Nobody knows whether {step.name} took effect; its worker was lost in the last attempt",
-                since=times.to_wire(self._now_ms),
-                by=self._worker.id,
-                stops=True,
-                remedies=[{"type": "retry"}, {"type": "cancel"}],
-                detail={"step": step.step, "attempt": step.attempt},
-            )
-        else:
-            self._put_attempt(Attempt(start, step.attempt + 1))
+        wanted = [step for step in lost if step.step not in machine.abandoned]
+        for step in lost:
+            if step not in wanted:
+                self._outcomes.append(AttemptFailed(step=step.step, attempt=step.attempt, error=CANCELLED))
+        for step in wanted:
+            if book.is_effect_unknown(step.step, machine.activities[step.step].activity.retry):
+                self._park = self._unknown_effect(step)
+                return
+        for step in wanted:
+            self._put_attempt(Attempt(machine.activities[step.step], step.attempt + 1))
+
+    def _unknown_effect(self, step: Step) -> Blocker:
+        return Blocker(
+            id=f"unknown_effect:{step.step}",
+            kind="unknown_effect",
+            title=f"Nobody knows whether {step.name} took effect; its worker was lost in the last attempt",
+            since=times.to_wire(self._now_ms),
+            by=self._worker.id,
+            stops=True,
+            remedies=[{"type": "retry"}, {"type": "cancel"}],
+            detail={"step": step.step, "attempt": step.attempt},
+        )
 
     # --- a turn
 
@@ -182,6 +189,7 @@ class Holding:
         while self._inputs:
             self._feed_input(self._inputs.popleft(), now_ms)
         self._now_ms = now_ms
+        self._resume_lost()
         room, room_bytes = TURN_RESULTS, TURN_BYTES
         while self._outcomes and room > 0 and room_bytes > 0:
             outcome = self._outcomes[0]
@@ -301,7 +309,7 @@ class Holding:
                     raise
                 break
             taken += 1
-        if taken == len(self._outgoing) and not (self._must_read or self._inputs or self._outcomes):
+        if taken == len(self._outgoing) and not (self._must_read or self._inputs or self._outcomes or self._lost):
             self._offer_ending(part, now_ms)
         if not part.entries and part.ending is None:
             return Idle(self._wake_at_ms())

@@ -67,6 +67,7 @@ class Replay:
         self._commit: list[Entry] = []
         # The turn being gathered: what is fed, and what the log records of it.
         self._is_started = False
+        self._has_commits = False
         self._inputs: list[Entry] = []
         self._results: list[Result] = []
         self._now_ms = 0
@@ -152,6 +153,7 @@ class Replay:
         entries, self._commit = self._commit, []
         if not entries:
             return
+        self._has_commits = True
         meta = entries[0].meta
         inputs = self._inputs_seen_by(meta.seen, entries[0].seq)
         results = [result for entry in entries if (result := result_of(entry)) is not None]
@@ -185,7 +187,9 @@ class Replay:
         machine = self.machine
         if not self._is_started:
             self._is_started = True
+            machine.replaying = self._has_commits
             machine.start()
+            machine.replaying = True
         for entry in self._inputs:
             fact = input_of(entry)
             machine.feed(fact, self._time_of(fact, self._now_ms))

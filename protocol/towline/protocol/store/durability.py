@@ -14,6 +14,7 @@ import msgspec
 import redis.exceptions
 from redis.asyncio import Redis
 
+from towline.protocol.store.connection import open_client, translated
 from towline.protocol.store.probe import facts_of, too_old
 
 _log = logging.getLogger("towline.store")
@@ -70,6 +71,13 @@ async def enforce(client: Redis, *, development: bool = False) -> list[Finding]:
         else:
             _log.warning("%s", finding)
     return findings
+
+
+async def enforce_at(url: str, *, development: bool = False) -> list[Finding]:
+    """`enforce` for the server at `url`, over a connection of its own. Raises `StoreUnavailable` besides."""
+    async with open_client(url) as client:
+        with translated():
+            return await enforce(client, development=development)
 
 
 async def _settings(client: Redis) -> Mapping[str, str] | None:

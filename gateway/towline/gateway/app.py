@@ -1,0 +1,136 @@
+"""The gateway put together: services, routes, the socket, and what runs beside them.
+
+Promises that a gateway starts only on a durable store, that its hub and its sweep run as long as it does and end the
+process if they fail, and that leaving is announced: sockets get `bye` and 4000, waiting answers return. This is the
+composition root: nothing else makes a store or a hub.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from towline.gateway import about, artifacts, commanding, pages, runs
+from towline.gateway.http import EXPOSED, MIDDLEWARE, on_error
+from towline.gateway.hub import Hub
+from towline.gateway.services import Services
+from towline.gateway.settings import Settings
+from towline.gateway.socket import Socket
+from towline.protocol.ids import random_id
+from towline.protocol.store import crash_points
+from towline.protocol.store.durability import enforce_at
+from towline.protocol.store.sweep import Sweeper
+
+_log: Final = logging.getLogger("towline.gateway")
+
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
+_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Range", "Traceparent")
+
+
+class Sockets:
+    """The sockets that are open here."""
+
+    def __init__(self) -> None:
+        self._open: set[Socket] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serves one socket from upgrade to close."""
+        services: Services = websocket.app.state.services
+        socket = Socket(services, websocket)
+        self._open.add(socket)
+        self._none_open.clear()
+        try:
+            if services.draining.is_set():
+                socket.session.drain(random.randint(0, services.settings.drain_ms))
+            await socket.serve()
+        finally:
+            self._open.discard(socket)
+            if not self._open:
+                self._none_open.set()
+
+    async def all_gone(self) -> None:
+        """Returns once no socket is open."""
+        await self._none_open.wait()
+
+    async def drain(self, window_ms: int) -> None:
+        """Says goodbye to all, each with its own time to come back within the window."""
+        await asyncio.gather(*(socket.drain(random.randint(0, window_ms)) for socket in tuple(self._open)))
+
+
+def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None) -> Starlette:
+    """The ASGI application. `on_fault` is called when something it needs to go on has failed for good."""
+    sockets = Sockets()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await enforce_at(settings.store_url, development=settings.development)
+        store = await crash_points.connect(settings.store_url)
+        hub = Hub(store)
+        services = app.state.services = Services(settings, store, hub)
+        sweeper = Sweeper(store, random_id("gateway"))
+        background = [asyncio.create_task(hub.run()), asyncio.create_task(sweeper.run_forever())]
+        for task in background:
+            task.add_done_callback(lambda task: _judge(task, on_fault))
+        try:
+            yield
+        finally:
+            services.drain()
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
+            await store.aclose()
+
+    routes: list[BaseRoute] = [
+        *runs.ROUTES,
+        *pages.ROUTES,
+        *commanding.ROUTES,
+        *artifacts.ROUTES,
+        WebSocketRoute("/v1/socket", sockets.serve),
+        *about.ROUTES,
+    ]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.origins or ()),
+        allow_methods=list(_METHODS),
+        allow_headers=list(_HEADERS),
+        expose_headers=list(EXPOSED),
+    )
+    app = Starlette(
+        routes=routes,
+        middleware=[*MIDDLEWARE, cors],
+        exception_handlers={HTTPException: on_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.sockets = sockets
+    return app
+
+
+async def drain(app: Starlette) -> None:
+    """Says that the gateway goes away, to everyone it serves."""
+    services: Services | None = getattr(app.state, "services", None)
+    if services is not None:
+        services.drain()
+        await app.state.sockets.drain(services.settings.drain_ms)
+
+
+def _judge(task: "asyncio.Task[None]", on_fault: Callable[[], None] | None) -> None:
+    if task.cancelled() or (error := task.exception()) is None:
+        return
+    _log.critical("the gateway cannot go on", exc_info=error)
+    if on_fault is not None:
+        on_fault()

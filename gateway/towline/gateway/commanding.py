@@ -1,0 +1,131 @@
+"""Commands over HTTP, and what the socket shares with it: acceptance for a credential, and the wait for an outcome.
+
+Promises a receipt for every command that was accepted, after it is durable, and with `wait` its outcome or
+`timed_out`. Rights and state are judged by `store.acceptance`; here stands only which credential may try.
+"""
+
+import asyncio
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+from starlette.responses import Response
+
+from towline.gateway import access
+from towline.gateway.http import Call, json_answer, route
+from towline.gateway.services import Services
+from towline.protocol import commands, requests, times
+from towline.protocol.codec import Entry
+from towline.protocol.commands import Command, Receipt
+from towline.protocol.errors import problem
+from towline.protocol.ids import is_command_id, random_id
+from towline.protocol.limits import WAIT_MAX_MS
+from towline.protocol.store.acceptance import receipt_of, request_state, send_command
+from towline.protocol.tokens import Credential
+
+
+class CommandBody(Struct, frozen=True):
+    """The body of `POST …/commands`; `data` is judged by the command's own type."""
+
+    type: str
+    data: Any = None
+    command_id: str | None = None
+    wait: Literal["applied"] | None = None
+    timeout_ms: Annotated[int, Meta(ge=0, le=WAIT_MAX_MS)] | None = None
+    not_after: str | None = None
+
+
+async def accept(
+    services: Services, credential: Credential, run: str, command: Command, *, not_after: str | None
+) -> Receipt:
+    """Accepts `command`; its receipt. Raises `ProblemError` for a refusal, and what the store raises."""
+    caller, facts = await services.reach(credential, run)
+    access.require(credential, "command")
+    return await send_command(
+        services.store,
+        run,
+        command,
+        caller,
+        signals=await services.signals_of(facts.workflow, facts.version),
+        not_after_ms=None if not_after is None else time_of(not_after, "not_after"),
+    )
+
+
+def time_of(text: str, field: str) -> int:
+    """A time from the wire, in milliseconds. Raises `bad_request` on `field`."""
+    try:
+        return times.from_wire(text)
+    except (ValueError, OverflowError):
+        raise problem(
+            "bad_request", f"{field} is not a time such as 2026-01-31T09:30:00.000Z.", field=field, expected="a time"
+        ) from None
+
+
+async def outcome(services: Services, run: str, subject: str, receipt: Receipt, *, timeout_ms: int | None) -> Receipt:
+    """The receipt once the command was applied or rejected, or as it stands with `timed_out`."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + (WAIT_MAX_MS if timeout_ms is None else timeout_ms) / 1000
+    async with services.watching(run) as watcher:
+        while True:
+            facts = await services.store.facts(run)
+            present = replace(
+                await receipt_of(services.store, run, subject, receipt.command_id), duplicate=receipt.duplicate
+            )
+            if present.status != "accepted":
+                return present
+            if facts.sealed:
+                # A cancel has no outcome of its own: the end of the run is it.
+                ended = (await services.store.load(run)).run.status
+                return replace(present, status="applied", effect=f"The run is {ended}.")
+            if services.draining.is_set() or not await watcher.wait(until_s - loop.time()):
+                return replace(present, applies=receipt.applies, timed_out=True)
+
+
+async def send(call: Call) -> Response:
+    """`POST /v1/runs/{run}/commands`."""
+    run, key = call.path("run"), call.idempotency_key()
+    await call.services.reach(call.credential, run)
+    body = await call.body(CommandBody)
+    if key is not None and body.command_id not in (None, key):
+        raise problem("bad_request", "The Idempotency-Key is another than the command_id.", field="command_id")
+    command = commands.decode(body.type, body.data, body.command_id or key or random_id("cmd"))
+    receipt = await accept(call.services, call.credential, run, command, not_after=body.not_after)
+    if body.wait is not None and receipt.status == "accepted":
+        receipt = await outcome(call.services, run, call.credential.subject, receipt, timeout_ms=body.timeout_ms)
+    headers = {"Idempotency-Replayed": "true"} if receipt.duplicate is True else {}
+    return json_answer(receipt, 202 if receipt.status == "accepted" else 200, headers)
+
+
+async def look_up(call: Call) -> Response:
+    """`GET /v1/runs/{run}/commands/{command}`."""
+    run, command_id = call.path("run"), call.path("command")
+    await call.services.reach(call.credential, run)
+    if not is_command_id(command_id):
+        raise problem("bad_request", "No command has such an id.", field="command_id", expected="a command id")
+    receipt = await receipt_of(call.services.store, run, call.credential.subject, command_id)
+    return json_answer(receipt)
+
+
+async def request(call: Call) -> Response:
+    """`GET /v1/runs/{run}/requests/{request}`: open or resolved."""
+    run, name = call.path("run"), call.path("request")
+    caller, _ = await call.services.reach(call.credential, run)
+    state, _ = await request_state(call.services.store, run, name)
+    opened = await _opening(call, run, name)
+    since = None if opened is None else opened.event().ts
+    return json_answer(requests.to_wire(state, caller, seq=None if opened is None else opened.seq, since=since))
+
+
+async def _opening(call: Call, run: str, name: str) -> Entry | None:
+    """The entry that opened a request."""
+    for entry in await call.services.find_entries(run, frozenset({"approval.requested"})):
+        if entry.event().data["request"] == name:
+            return entry
+    return None
+
+
+ROUTES: Final = (
+    route("/v1/runs/{run}/commands", send, "POST"),
+    route("/v1/runs/{run}/commands/{command}", look_up),
+    route("/v1/runs/{run}/requests/{request}", request),
+)

@@ -1,0 +1,214 @@
+"""What every HTTP handler of ours has in common: who calls, what they sent, how it is answered.
+
+Promises that a handler gets a `Call` with a verified credential, reads bodies and query through it (size, depth and
+type are checked there, refusals name the field), and that what it raises leaves as a problem. Leaves what the
+addresses mean to the modules that register them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from towline.gateway import problems
+from towline.gateway.services import Services
+from towline.protocol.cursor import LATEST, BadCursor, Cursor
+from towline.protocol.cursor import parse as parse_cursor
+from towline.protocol.errors import problem
+from towline.protocol.ids import is_command_id, random_id
+from towline.protocol.limits import BODY_BYTES
+from towline.protocol.tokens import BadToken, Credential
+from towline.protocol.validation import NotJson, read_json, to_type
+
+T = TypeVar("T")
+
+REQUEST_ID: Final = "Towline-Request-Id"
+EXPOSED: Final = (REQUEST_ID, "Idempotency-Replayed", "Towline-Existing", "ETag", "Location", "Retry-After")
+_BODY_S: Final = 30.0
+_json: Final = msgspec.json.Encoder()
+
+
+class RequestIds:
+    """Middleware: gives each request an id, and says it on every answer, whoever makes it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = random_id("req")
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (REQUEST_ID.lower().encode(), request_id.encode())]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class Call:
+    """One authenticated request."""
+
+    def __init__(self, request: Request, services: Services, credential: Credential) -> None:
+        self.request = request
+        self.services = services
+        self.credential = credential
+
+    @property
+    def request_id(self) -> str:
+        return request_id_of(self.request)
+
+    def path(self, name: str) -> str:
+        """A part of the address."""
+        return str(self.request.path_params[name])
+
+    async def body(self, kind: type[T], *, optional: bool = False) -> T:
+        """The JSON body as a `kind`; with `optional` an empty body is an empty object."""
+        declared = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        raw = await self._read()
+        if optional and not raw.strip():
+            return to_type({}, kind, what="the body")
+        if declared and declared != "application/json" and not declared.endswith("+json"):
+            raise problem("unsupported_media", "Send JSON, and say so: Content-Type: application/json.")
+        try:
+            value = read_json(raw)
+        except NotJson as error:
+            raise problem("bad_request", f"The body is not JSON: {error}.", expected="a JSON object") from None
+        return to_type(value, kind, what="the body")
+
+    async def _read(self) -> bytes:
+        raw = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                async for chunk in self.request.stream():
+                    raw += chunk
+                    if len(raw) > BODY_BYTES:
+                        raise problem("too_large", "The body is too large.", limit=BODY_BYTES)
+        except TimeoutError:
+            raise problem("bad_request", f"The body did not come within {_BODY_S:g} s.") from None
+        except ClientDisconnect:
+            raise problem("bad_request", "The body ended too early.") from None
+        return bytes(raw)
+
+    def query(self, name: str) -> str | None:
+        """The value of a query parameter, or None; given twice it is refused."""
+        values = self.request.query_params.getlist(name)
+        if len(values) > 1:
+            raise problem("bad_request", f"{name!r} stands more than once in the query.", field=name)
+        return values[0] if values else None
+
+    def query_int(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number from the query, within `low` and `high`."""
+        text = self.query(name)
+        if text is None:
+            return default
+        if text.isascii() and text.isdigit() and len(text) < 16 and low <= int(text) <= high:
+            return int(text)
+        raise problem(
+            "bad_request",
+            f"{name!r} is not a whole number from {low} to {high}.",
+            field=name,
+            expected=f"int from {low} to {high}",
+        )
+
+    def query_cursor(self, name: str = "after") -> Cursor | str | None:
+        """A cursor from the query; `latest` stays the word."""
+        text = self.query(name)
+        if text is None or text == LATEST:
+            return text
+        try:
+            return parse_cursor(text)
+        except BadCursor as error:
+            raise problem("bad_request", f"Not a cursor: {error}.", field=name, expected="a cursor") from None
+
+    def idempotency_key(self) -> str | None:
+        """The Idempotency-Key header."""
+        key = self.request.headers.get("idempotency-key")
+        if key is not None and not is_command_id(key):
+            raise problem(
+                "bad_request",
+                "An Idempotency-Key is 1 to 128 of [A-Za-z0-9._:-].",
+                field="Idempotency-Key",
+                expected="1 to 128 of [A-Za-z0-9._:-]",
+            )
+        return key
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+def request_id_of(request: Request) -> str:
+    """The id that `RequestIds` gave."""
+    return str(request.state.request_id)
+
+
+def services_of(request: Request) -> Services:
+    """The services of the gateway that serves `request`."""
+    services: Services = request.app.state.services
+    return services
+
+
+def bearer(header: str | None) -> str | None:
+    """The token of an Authorization header; None without one. Raises `unauthenticated` for another scheme."""
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise problem("unauthenticated", "Send `Authorization: Bearer <JWT>`.")
+    return token.strip()
+
+
+def authenticate(request: Request) -> Credential:
+    """Who calls. Raises `unauthenticated`."""
+    headers = request.headers.getlist("authorization")
+    token = bearer(headers[0] if len(headers) == 1 else None)
+    if token is None:
+        raise problem("unauthenticated", "Send `Authorization: Bearer <JWT>`, once.")
+    try:
+        return services_of(request).verify(token)
+    except BadToken as error:
+        raise problem("unauthenticated", f"The credential is not valid. {error}") from None
+
+
+def route(path: str, handler: Handler, *methods: str) -> Route:
+    """A route whose handler gets an authenticated `Call`."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(Call(request, services_of(request), authenticate(request)))
+
+    return public(path, endpoint, *methods)
+
+
+def public(path: str, endpoint: Callable[[Request], Awaitable[Response]], *methods: str) -> Route:
+    """A route that asks for no credential. What it raises leaves as a problem."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Exception as error:
+            return await on_error(request, error)
+
+    return Route(path, guarded, methods=list(methods or ("GET",)))
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """What any exception leaves as."""
+    request_id = request_id_of(request)
+    return problems.answer(problems.problem_of(error, request_id), request_id)
+
+
+def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer; no cache keeps it."""
+    return Response(_json.encode(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
+
+
+MIDDLEWARE: Final = (Middleware(RequestIds),)

@@ -1,0 +1,165 @@
+"""The hub: one reader of notices for the whole process, and the watch over the heads of all followed runs.
+
+Promises a follower that it hears of an entry: at once when the notice arrives, and within about a second when it is
+lost. Notices are only a fast path. Each second, after each reconnect and soon after a run is first followed, the
+heads of followed runs are compared in batches; a follower that is behind reads the log. An event is never lost here,
+because nothing here is the truth. Leaves to followers what they do; they must not block.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+from towline.protocol.codec import Entry
+from towline.protocol.cursor import START, Cursor
+from towline.protocol.store.api import StoreError
+from towline.protocol.store.redis import RedisStore
+
+_log: Final = logging.getLogger("towline.gateway")
+
+_BATCH: Final = 500
+_FRESH_S: Final = 0.05
+"""How soon a run that is first followed is compared: its channel may have been subscribed a moment too late."""
+
+
+class Follower(Protocol):
+    """What the hub calls, on the event loop, for one run."""
+
+    def receive_notice(self, entries: Sequence[Entry]) -> None:
+        """These were just appended."""
+        ...
+
+    def receive_head(self, head: Cursor) -> None:
+        """The log's head was here a moment ago; `0` when the run is not there any more."""
+        ...
+
+
+class Hub:
+    """Runs while `run` runs. `follow` and `unfollow` may be called at any time."""
+
+    def __init__(self, store: RedisStore, *, sweep_s: float = 1.0) -> None:
+        self._store = store
+        self._sweep_s = sweep_s
+        self._reader = store.notices()
+        self._followers: dict[str, set[Follower]] = {}
+        self._heads: dict[str, Cursor] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def followed(self) -> int:
+        """How many runs are followed."""
+        return len(self._followers)
+
+    def head_of(self, run: str) -> Cursor | None:
+        """The newest head that was heard of a followed run."""
+        return self._heads.get(run)
+
+    async def follow(self, run: str, follower: Follower) -> None:
+        """From here on `follower` hears of `run`. Read the log after this, never before."""
+        followers = self._followers.setdefault(run, set())
+        followers.add(follower)
+        if len(followers) == 1:
+            await self._reader.follow(run)
+            self._wake.set()
+
+    async def unfollow(self, run: str, follower: Follower) -> None:
+        """`follower` hears no more."""
+        followers = self._followers.get(run)
+        if followers is None:
+            return
+        followers.discard(follower)
+        if not followers:
+            del self._followers[run]
+            self._heads.pop(run, None)
+            await self._reader.unfollow(run)
+
+    @asynccontextmanager
+    async def watching(self, run: str) -> AsyncIterator["Watcher"]:
+        """A follower for who waits: read, then `wait` until something may have changed, then read again."""
+        watcher = Watcher()
+        await self.follow(run, watcher)
+        try:
+            yield watcher
+        finally:
+            await self.unfollow(run, watcher)
+
+    async def run(self) -> None:
+        """Reads notices and compares heads until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read())
+                tasks.create_task(self._watch_heads())
+        finally:
+            await self._reader.aclose()
+
+    async def _read(self) -> None:
+        async for notice in self._reader:
+            if notice is None:
+                self._wake.set()
+                continue
+            if notice.entries:
+                self._heads[notice.run] = notice.entries[-1].cursor
+            for follower in tuple(self._followers.get(notice.run, ())):
+                follower.receive_notice(notice.entries)
+            if notice.run not in self._followers:
+                self._heads.pop(notice.run, None)
+
+    async def _watch_heads(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._sweep_s):
+                    await self._wake.wait()
+                await asyncio.sleep(_FRESH_S)
+            self._wake.clear()
+            try:
+                await self.compare_heads()
+            except StoreError as error:
+                _log.warning("heads not compared: %s", error)
+
+    async def compare_heads(self) -> None:
+        """Tells every follower where its run stands. Raises `StoreUnavailable`."""
+        runs = list(self._followers)
+        for start in range(0, len(runs), _BATCH):
+            batch = runs[start : start + _BATCH]
+            heads = await self._store.heads(batch)
+            for run in batch:
+                head = heads.get(run, START)
+                if run in self._followers:
+                    self._heads[run] = head
+                for follower in tuple(self._followers.get(run, ())):
+                    follower.receive_head(head)
+
+
+class Watcher:
+    """A follower that only knows that something happened since it last waited."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._head: Cursor | None = None
+
+    def receive_notice(self, entries: Sequence[Entry]) -> None:
+        """See `Follower`."""
+        self._changed.set()
+
+    def receive_head(self, head: Cursor) -> None:
+        """See `Follower`."""
+        if head != self._head:
+            self._head = head
+            self._changed.set()
+
+    def stop(self) -> None:
+        """Ends the wait; the gateway is going away."""
+        self._changed.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether something happened within `timeout_s`."""
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        self._changed.clear()
+        return True

@@ -1,0 +1,244 @@
+"""Runs over HTTP: start, list, read, cancel.
+
+Promises what section 2 of the contract says of `/runs` and `/runs/{id}`: exactly one run per Idempotency-Key or own
+id, lists that are stable under insertion and show only what the caller may read, and an answer to `wait_ms` as soon
+as the run goes beyond `after`. Leaves the start itself to `store.starting`, the cancel to `store.acceptance`.
+"""
+
+import asyncio
+import base64
+import binascii
+import re
+from typing import Any, Final, get_args
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from towline.gateway import access
+from towline.gateway.http import Call, json_answer, route
+from towline.protocol import source_paths
+from towline.protocol.commands import Cancel
+from towline.protocol.cursor import LATEST, Cursor
+from towline.protocol.errors import problem
+from towline.protocol.ids import is_command_id, is_subject
+from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, WAIT_MAX_MS
+from towline.protocol.run_state import Run
+from towline.protocol.store.acceptance import cancel_run
+from towline.protocol.store.api import Loaded, NoRun, RunGone
+from towline.protocol.store.keys import index_part
+from towline.protocol.store.starting import StartRun, start_run
+from towline.protocol.values import Status, WaitKind
+
+_PASSES: Final = 4
+"""How often a page of a filtered list reads on before it is answered short, with its `next_page`."""
+_POSITION: Final = re.compile(r"[0-9]{1,16}\|[A-Za-z0-9._-]{1,128}\Z")
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
+_LOADS: Final = 25
+
+
+class CancelBody(Cancel, frozen=True):
+    """The body of `POST …/cancel`."""
+
+    command_id: str | None = None
+
+
+async def create(call: Call) -> Response:
+    """`POST /v1/runs`."""
+    access.require(call.credential, "start")
+    key = call.idempotency_key()
+    body = await call.body(StartRun)
+    services = call.services
+    _check_source(body.input, services.settings.allow_paths)
+    traceparent = call.request.headers.get("traceparent", "")
+    started = await start_run(
+        services.store,
+        body,
+        subject=call.credential.subject,
+        announced=await services.announced(fresh=True),
+        idempotency_key=key,
+        traceparent=traceparent if _TRACEPARENT.match(traceparent) else None,
+    )
+    caller, _ = await services.reach(call.credential, started.run)
+    headers = {"Location": f"/v1/runs/{started.run}"}
+    if started.existing:
+        headers["Towline-Existing"] = "true"
+    if started.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    status = 200 if started.existing or started.replayed else 201
+    return json_answer(await services.run_as(caller, started.run), status, headers)
+
+
+def _check_source(value: Any, roots: tuple[str, ...]) -> None:
+    """Refuses an `input.source.path` outside the allowed roots, where any are named."""
+    source = value.get("source") if isinstance(value, dict) else None
+    path = source.get("path") if isinstance(source, dict) else None
+    if not roots or not isinstance(path, str):
+        return
+    try:
+        source_paths.resolve_source(path, roots)
+    except source_paths.SourcePathError as error:
+        raise problem(
+            "bad_request", f"{source_paths.FIELD}: {error}.", field=source_paths.FIELD, expected="an allowed folder"
+        ) from None
+
+
+class _Filter(Struct, frozen=True):
+    """What a run must be to stand in the list."""
+
+    statuses: frozenset[str] | None
+    workflow: str | None
+    thread: str | None
+    label: tuple[str, str] | None
+    parent: str | None
+    waiting_on: str | None
+
+    def takes(self, run: Run) -> bool:
+        return (
+            (self.statuses is None or run.status in self.statuses)
+            and self.workflow in (None, run.workflow)
+            and self.thread in (None, run.thread)
+            and (self.label is None or (run.labels or {}).get(self.label[0]) == self.label[1])
+            and (self.parent is None or (run.parent is not None and run.parent.run == self.parent))
+            and (self.waiting_on is None or any(wait.kind == self.waiting_on for wait in run.waiting_on))
+        )
+
+
+def _filter(call: Call) -> _Filter:
+    statuses = None
+    if (text := call.query("status")) is not None:
+        statuses = frozenset(_word("status", part, get_args(Status)) for part in text.split(","))
+    label = None
+    if (text := call.query("label")) is not None:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise problem("bad_request", "A label is written as name:value.", field="label", expected="name:value")
+        label = (name, value)
+    waiting_on = call.query("waiting_on")
+    if waiting_on is not None:
+        _word("waiting_on", waiting_on, get_args(WaitKind))
+    return _Filter(statuses, call.query("workflow"), call.query("thread"), label, call.query("parent"), waiting_on)
+
+
+def _word(field: str, word: str, known: tuple[str, ...]) -> str:
+    if word not in known:
+        raise problem("bad_request", f"{field} has no such value.", field=field, known=list(known))
+    return word
+
+
+async def index(call: Call) -> Response:
+    """`GET /v1/runs`."""
+    access.require(call.credential, "read")
+    wanted = _filter(call)
+    limit = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX)
+    before = _position(call.query("page"))
+    owner = call.query("owner")
+    if owner is not None and not is_subject(owner):
+        raise problem("bad_request", "No subject is named so.", field="owner")
+    subject = call.credential.subject
+    is_operator = "operator" in call.credential.roles
+    if not is_operator and owner not in (None, subject):
+        return json_answer({"items": [], "next_page": None})
+    if not is_operator:
+        owner = subject
+    prefix = "a|" if owner is None else f"r|{index_part(owner)}|"
+    items: list[dict[str, Any]] = []
+    next_page: str | None = None
+    for _ in range(_PASSES):
+        asked = limit - len(items)
+        rows = await call.services.store.list_runs(prefix, before=before, limit=asked)
+        items += await _readable(call, [run for _, run in rows], wanted)
+        if len(rows) < asked:
+            next_page = None
+            break
+        before = rows[-1][0]
+        next_page = base64.urlsafe_b64encode(before.encode()).decode().rstrip("=")
+        if len(items) >= limit:
+            break
+    return json_answer({"items": items, "next_page": next_page})
+
+
+async def _readable(call: Call, runs: list[str], wanted: _Filter) -> list[dict[str, Any]]:
+    """The Runs among `runs` that the caller may read and `wanted` takes, in order."""
+    items: list[dict[str, Any]] = []
+
+    async def load(run: str) -> Loaded | None:
+        try:
+            return await call.services.store.load(run)
+        except (NoRun, RunGone):
+            return None
+
+    for start in range(0, len(runs), _LOADS):
+        for loaded in await asyncio.gather(*(load(run) for run in runs[start : start + _LOADS])):
+            if loaded is None or not wanted.takes(loaded.run):
+                continue
+            caller = access.caller_of(call.credential, loaded.run.id, loaded.run.owner)
+            if caller is not None:
+                items.append(await call.services.project(loaded, caller))
+    return items
+
+
+def _position(page: str | None) -> str | None:
+    if page is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode("ascii")
+    except (binascii.Error, ValueError):
+        text = ""
+    if not _POSITION.match(text):
+        raise problem("bad_request", "Send `next_page` as it came.", field="page", expected="a next_page")
+    return text
+
+
+async def show(call: Call) -> Response:
+    """`GET /v1/runs/{run}`."""
+    run = call.path("run")
+    after = call.query_cursor()
+    wait_ms = call.query_int("wait_ms", 0, 0, WAIT_MAX_MS)
+    caller, facts = await call.services.reach(call.credential, run)
+    if wait_ms and after is not None and not facts.sealed:
+        await _wait_beyond(call, run, facts.head if after == LATEST else after, wait_ms)
+    loaded = await call.services.store.load(run)
+    wire = await call.services.project(loaded, caller)
+    beat = wire["worker"]["heartbeat_at"] if wire["worker"] else ""
+    tag = f'W/"{loaded.cursor}.{caller.role}.{beat}"'
+    if call.request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return json_answer(wire, headers={"ETag": tag})
+
+
+async def _wait_beyond(call: Call, run: str, after: Cursor | str, wait_ms: int) -> None:
+    """Returns once the log's head is another than `after`, or the time is over."""
+    assert isinstance(after, Cursor)
+    services = call.services
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + wait_ms / 1000
+    async with services.watching(run) as watcher:
+        while not services.draining.is_set():
+            facts = await services.store.facts(run)
+            is_there = facts.head.seq == after.seq and after.tag in (None, facts.head.tag)
+            if facts.sealed or not is_there or not await watcher.wait(until_s - loop.time()):
+                return
+
+
+async def cancel(call: Call) -> Response:
+    """`POST /v1/runs/{run}/cancel`: answers the Run in every state."""
+    access.require(call.credential, "command")
+    run = call.path("run")
+    caller, _ = await call.services.reach(call.credential, run)
+    body = await call.body(CancelBody, optional=True)
+    command_id = body.command_id or call.idempotency_key()
+    if command_id is not None and not is_command_id(command_id):
+        raise problem(
+            "bad_request", "A command id is 1 to 128 of [A-Za-z0-9._:-].", field="command_id", expected="a command id"
+        )
+    data = Cancel(reason=body.reason, grace_ms=body.grace_ms)
+    await cancel_run(call.services.store, run, data, caller, command_id=command_id)
+    return json_answer(await call.services.run_as(caller, run))
+
+
+ROUTES: Final = (
+    route("/v1/runs", create, "POST"),
+    route("/v1/runs", index),
+    route("/v1/runs/{run}", show),
+    route("/v1/runs/{run}/cancel", cancel, "POST"),
+)

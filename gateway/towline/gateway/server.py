@@ -1,0 +1,216 @@
+"""The gateway as a process: uvicorn, told by us how to bind, how to serve sockets, and how to leave.
+
+Promises that nothing of a request stands in a log line, that sockets are neither compressed nor larger than the
+contract's frames, and that SIGTERM and SIGINT end the process cleanly: no new connection, `bye` and 4000 for every
+socket, waiting answers now, then the end within the drain time. Leaves what is served to `app`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+from towline.gateway.app import create_app, drain
+from towline.gateway.settings import Settings
+from towline.gateway.socket import TRANSPORT
+from towline.protocol.limits import CLIENT_FRAME_BYTES
+
+_log: Final = logging.getLogger("towline.gateway")
+
+_PING_S: Final = 25.0
+_PONG_S: Final = 60.0
+"""Longer than what ends a socket that takes nothing, so that this end has the code that says why."""
+_LINGER_S: Final = 5.0
+
+
+class Transport:
+    """What a socket may know of its connection beside ASGI: how much waits to be taken, and how to end it anyhow."""
+
+    def __init__(self, protocol: "SocketProtocol") -> None:
+        self._protocol = protocol
+
+    def buffered_bytes(self) -> int:
+        """Bytes that were sent and that the peer's kernel has not taken."""
+        return int(self._protocol.transport.get_write_buffer_size())
+
+    def close_now(self, code: int, reason: str) -> None:
+        """Closes without waiting for room in the buffer."""
+        self._protocol.close_now(code, reason)
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, which shows its transport to the application."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Adds the extension before the application runs."""
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            scope: Any = self.scope
+            scope["extensions"][TRANSPORT] = Transport(self)
+
+    def close_now(self, code: int, reason: str) -> None:
+        """See `Transport.close_now`."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.close()
+        self.loop.call_later(_LINGER_S, self.transport.abort)
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server with our way of leaving. `on_ready` is called once, when connections are taken."""
+
+    def __init__(self, config: uvicorn.Config, app: Starlette, on_ready: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self._app = app
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to serve."""
+        await super().startup(sockets)
+        if self.started and self._on_ready is not None:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no new connection, says goodbye, then lets uvicorn finish."""
+        for server in self.servers:
+            server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await drain(self._app)
+                await self._app.state.sockets.all_gone()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes SIGTERM and SIGINT as the wish to leave; uvicorn would raise them again afterwards."""
+
+        def leave(number: int, frame: FrameType | None) -> None:
+            self.should_exit = True
+
+        previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The listening socket. Raises `OSError` when the address is taken."""
+    if settings.socket_path is not None:
+        return _bind_unix(settings.socket_path)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """A unix socket that only its owner and group reach. One that nobody listens on any more is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(f"{path} is there and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+            else:
+                raise FileExistsError(f"another process listens on {path}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, 0o660)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where clients find the gateway: `http://host:port`, or `unix:/path`."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(name[0], f"[{name[0]}]" if ":" in name[0] else name[0])
+    return f"http://{host}:{name[1]}"
+
+
+def own_origins(listener: socket.socket) -> tuple[str, ...]:
+    """The origins of the gateway's own page, when nothing else is said."""
+    if listener.family == socket.AF_UNIX:
+        return ()
+    port = listener.getsockname()[1]
+    hosts = ("127.0.0.1", "localhost", "[::1]")
+    return tuple(dict.fromkeys([address_of(listener), *(f"http://{host}:{port}" for host in hosts)]))
+
+
+def make_server(
+    settings: Settings, listener: socket.socket, on_ready: Callable[[str], None] | None = None
+) -> GatewayServer:
+    """The server for `listener`; run it with `serve(sockets=[listener])`."""
+    if settings.origins is None:
+        settings = msgspec.structs.replace(settings, origins=own_origins(listener))
+    servers: list[GatewayServer] = []
+
+    def leave() -> None:
+        servers[0].should_exit = True
+
+    app = create_app(settings, on_fault=leave)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws=SocketProtocol,
+        ws_max_size=CLIENT_FRAME_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=_PING_S,
+        ws_ping_timeout=_PONG_S,
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
+    )
+    address = address_of(listener)
+    ready = None if on_ready is None else (lambda: on_ready(address))
+    servers.append(GatewayServer(config, app, ready))
+    return servers[0]
+
+
+def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | None = None) -> None:
+    """Serves until SIGTERM or SIGINT. `on_ready` gets the address once connections are taken.
+
+    Raises `OSError` when the address is taken; exits with uvicorn's code 3 when the application does not start, the
+    reason being logged.
+    """
+    listener = bind(settings)
+    try:
+        make_server(settings, listener, on_ready).run(sockets=[listener])
+    finally:
+        listener.close()
+        if settings.socket_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                settings.socket_path.unlink()

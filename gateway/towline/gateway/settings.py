@@ -1,0 +1,112 @@
+"""What a gateway is told when it starts: one frozen value, from code or from the environment.
+
+Promises that a `TOWLINE_GATEWAY_` variable which nobody reads is refused, as is a value that is none: a misspelt
+setting that is silently ignored is worse than none. Leaves to the command line which option wins.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS
+from towline.protocol.source_paths import allowed_roots
+from towline.protocol.tokens import SECRET_VARIABLE, refuse_weak
+
+PREFIX: Final = "TOWLINE_GATEWAY_"
+
+
+class SettingsError(Exception):
+    """A setting is missing or wrong; the message says which, and what to do."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One gateway.
+
+    `origins`: browser origins that may connect, compared exactly; None means the gateway's own address.
+    `allow_paths`: roots below which `input.source.path` of a new run must lie; empty leaves it to the workers.
+    `development`: serve on a store that may lose acknowledged events, and say so loudly.
+    `drain_ms`: how long sockets are given to leave when the gateway stops.
+    """
+
+    store_url: str
+    jwt_secret: bytes
+    payloads: Path
+    host: str = "127.0.0.1"
+    port: int = 8480
+    socket_path: Path | None = None
+    origins: tuple[str, ...] | None = None
+    allow_paths: tuple[str, ...] = ()
+    development: bool = False
+    heartbeat_ms: int = HEARTBEAT_MS
+    hello_ms: int = HELLO_MS
+    drain_ms: int = 10_000
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 2**31:
+        raise ValueError(text)
+    return number
+
+
+def _flag(text: str) -> bool:
+    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
+    "HOST": ("host", str, "address to listen on"),
+    "PORT": ("port", _number, "port to listen on; 0 takes a free one"),
+    "SOCKET_PATH": ("socket_path", Path, "unix socket to listen on, instead of host and port"),
+    "ORIGINS": ("origins", _origins, "browser origins that may connect, divided by commas"),
+    "DEVELOPMENT": ("development", _flag, "1: serve on a store that may lose events"),
+    "HEARTBEAT_MS": ("heartbeat_ms", _number, "milliseconds between heartbeats of a quiet socket"),
+    "HELLO_MS": ("hello_ms", _number, "milliseconds in which a socket must say hello"),
+    "DRAIN_MS": ("drain_ms", _number, "milliseconds that sockets are given to leave"),
+}
+
+
+def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) -> Settings:
+    """The settings that the environment names; `given` wins over it (None counts as not given).
+
+    Raises `SettingsError`.
+    """
+    values: dict[str, Any] = {"allow_paths": allowed_roots(environment)}
+    if url := environment.get("TOWLINE_STORE_URL"):
+        values["store_url"] = url
+    if secret := environment.get(SECRET_VARIABLE):
+        values["jwt_secret"] = secret.encode()
+    if data := environment.get("TOWLINE_DATA"):
+        values["payloads"] = Path(data) / "payloads"
+    for name, text in environment.items():
+        if not name.startswith(PREFIX):
+            continue
+        row = _VARIABLES.get(name.removeprefix(PREFIX))
+        if row is None:
+            known = ", ".join(PREFIX + known for known in _VARIABLES)
+            raise SettingsError(f"{name} is no setting of the gateway: unset it; there are {known}")
+        field, read, meaning = row
+        try:
+            values[field] = read(text)
+        except (ValueError, KeyError):
+            raise SettingsError(f"{name}={text!r} is not valid; it is the {meaning}") from None
+    values.update({name: value for name, value in given.items() if value is not None})
+    needed = {
+        "store_url": "TOWLINE_STORE_URL",
+        "jwt_secret": SECRET_VARIABLE,
+        "payloads": "TOWLINE_DATA",
+    }
+    for field, variable in needed.items():
+        if field not in values:
+            raise SettingsError(f"{variable} is not set, and nothing else says it")
+    try:
+        refuse_weak(values["jwt_secret"])
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    return Settings(**values)

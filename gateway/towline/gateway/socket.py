@@ -1,0 +1,356 @@
+"""The shell of `/v1/socket`: feeds the session machine, does what it says, runs subscriptions and commands.
+
+Promises that frames leave whole and one at a time, that commands of one socket are accepted in the order they came,
+that a peer who takes nothing for 30 s is closed with 4008, and that whatever ends the socket ends everything it
+started. Leaves what is allowed when to `protocol.session`, the order of events to `watching`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+
+from towline.gateway import commanding, problems
+from towline.gateway.http import bearer
+from towline.gateway.services import Services, heartbeat_of
+from towline.gateway.watching import Watching
+from towline.protocol import commands
+from towline.protocol import frames as f
+from towline.protocol import session as s
+from towline.protocol.closecodes import CloseCode
+from towline.protocol.errors import Problem, ProblemError, problem
+from towline.protocol.ids import random_id
+from towline.protocol.limits import SUBSCRIPTIONS_PER_SOCKET
+from towline.protocol.store.api import StoreError
+from towline.protocol.tokens import Credential
+
+_log: Final = logging.getLogger("towline.gateway")
+
+TRANSPORT: Final = "towline.transport"
+"""Name of the ASGI extension by which our uvicorn protocol shows its write buffer; see `server`."""
+
+STALL_S: Final = 30.0
+PENDING_COMMANDS: Final = 64
+_WAITING_COMMANDS: Final = 256
+_JITTER: Final = 0.1
+_REASON_BYTES: Final = 123
+_HEARTBEAT_FACTS: Final = 100
+
+
+def now_ms() -> int:
+    """The clock against which credentials end."""
+    return int(time.time() * 1000)
+
+
+class Gone(Exception):
+    """The peer is not there any more."""
+
+
+class Socket:
+    """One socket, from upgrade to close. `serve` is its whole life."""
+
+    def __init__(self, services: Services, websocket: WebSocket) -> None:
+        self._services = services
+        self._websocket = websocket
+        self._transport = websocket.scope.get("extensions", {}).get(TRANSPORT)
+        settings = services.settings
+        self.session = s.Session(
+            random_id("con"),
+            services.verify,
+            now_ms=now_ms(),
+            heartbeat_ms=settings.heartbeat_ms,
+            hello_ms=settings.hello_ms,
+        )
+        self._sending = asyncio.Lock()
+        self._moved = asyncio.Event()
+        self._watched: dict[str, tuple[Watching, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._commands: asyncio.Queue[tuple[f.CommandFrame, str]] = asyncio.Queue(PENDING_COMMANDS)
+
+    async def serve(self) -> None:
+        """Serves the peer until the socket is closed."""
+        websocket = self._websocket
+        offered = websocket.scope.get("subprotocols", [])
+        await websocket.accept(f.SUBPROTOCOL if f.SUBPROTOCOL in offered else None)
+        try:
+            try:
+                token = bearer(websocket.headers.get("authorization"))
+            except ProblemError:
+                token = ""  # a credential of a kind that is none of ours: not valid
+            self.session.receive_upgrade(
+                subprotocols=offered,
+                is_origin_allowed=self._services.is_origin_allowed(websocket.headers.get("origin")),
+                token=token,
+                now_ms=now_ms(),
+            )
+            await self.act()
+            self._start(self._keep_time())
+            self._start(self._keep_commands())
+            await self._read()
+        except (WebSocketDisconnect, WebSocketDisconnected, Gone):
+            pass
+        finally:
+            await self._end_all()
+
+    async def _read(self) -> None:
+        while not self.session.is_closed:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            if (text := message.get("text")) is None:
+                self.session.receive_binary()
+            else:
+                self.session.receive_text(text, now_ms=now_ms())
+            await self.act()
+        # The close was sent; what the peer still says is read away until it answers, or the server gives up on it.
+        while (await self._websocket.receive())["type"] != "websocket.disconnect":
+            pass
+
+    async def act(self) -> None:
+        """Does what the session machine says."""
+        bye: f.Bye | None = None
+        for action in self.session.next_actions():
+            match action:
+                case s.Send():
+                    if isinstance(action.frame, f.Bye):
+                        bye = action.frame  # leaves together with the close
+                        continue
+                    async with self._sending:
+                        await self._transmit_frame(action.frame)
+                case s.Admit():
+                    await self._admit(action.credential)
+                case s.Perform():
+                    await self._perform(action)
+                case s.Close():
+                    await self._close(action.code, action.reason, bye)
+        self._moved.set()
+
+    # Sending -------------------------------------------------------------------------------------------------
+
+    async def send(self, frame: f.ServerFrame) -> None:
+        """Sends a frame. Raises `Gone` when nobody is there to take it, or nobody may have it any more."""
+        async with self._sending:
+            if self.session.is_closed:
+                raise Gone
+            await self._transmit_frame(frame)
+
+    async def _transmit_frame(self, frame: f.ServerFrame) -> None:
+        await self._transmit({"type": "websocket.send", "text": f.encode(frame).decode()})
+
+    async def _transmit(self, message: dict[str, object]) -> None:
+        """Waits for the socket to take `message`, as long as it takes any byte at all."""
+        while True:
+            before = self._buffered_bytes()
+            try:
+                async with asyncio.timeout(STALL_S):
+                    await self._websocket.send(message)
+                return
+            except TimeoutError:
+                if self._transport is not None and self._buffered_bytes() < before:
+                    continue
+                self.session.fail(CloseCode.TOO_SLOW, "nothing was read for 30 s")
+                self._abort(int(CloseCode.TOO_SLOW), "nothing was read for 30 s")
+                raise Gone from None
+            except (WebSocketDisconnect, WebSocketDisconnected, OSError):
+                raise Gone from None
+            except RuntimeError:  # uvicorn, once a close was sent
+                raise Gone from None
+
+    def _buffered_bytes(self) -> int:
+        return 0 if self._transport is None else int(self._transport.buffered_bytes())
+
+    def _abort(self, code: int, reason: str) -> None:
+        """Ends a socket that takes nothing: its close frame cannot wait for room."""
+        if self._transport is not None:
+            self._transport.close_now(code, reason)
+
+    async def _close(self, code: int, reason: str, bye: f.Bye | None) -> None:
+        async with self._sending:
+            if bye is not None:
+                await self._transmit_frame(bye)
+            short = reason.encode()[:_REASON_BYTES].decode(errors="ignore")
+            await self._transmit({"type": "websocket.close", "code": code, "reason": short})
+
+    async def lose_place(self) -> None:
+        """See `watching.Peer`."""
+        self.session.fail(CloseCode.LOST_PLACE, "the store is older than what you hold; come back with your cursors")
+        await self.act()
+
+    async def drain(self, retry_ms: int) -> None:
+        """Says bye because the gateway goes away."""
+        self.session.drain(retry_ms)
+        with contextlib.suppress(Gone):
+            await self.act()
+
+    # What frames ask -----------------------------------------------------------------------------------------
+
+    async def _perform(self, action: s.Perform) -> None:
+        frame = action.frame
+        match frame:
+            case f.Subscribe():
+                await self._subscribe(frame, action.request_id)
+            case f.Unsubscribe():
+                await self._leave(frame.run, f.Unsubscribed(frame.run, "requested", frame.id))
+            case f.CommandFrame():
+                try:
+                    self._commands.put_nowait((frame, action.request_id))
+                except asyncio.QueueFull:
+                    why = Problem("rate_limited", "Too many commands at once.", retry_after_ms=1000)
+                    await self._refuse_command(frame, why, action.request_id)
+            case f.Watch():
+                why = Problem("unsupported", "Watching many runs is not served yet; subscribe to each.")
+                await self.send(f.refused(why, request_id=action.request_id, frame_id=frame.id))
+
+    async def _subscribe(self, frame: f.Subscribe, request_id: str) -> None:
+        if frame.run in self._watched:
+            await self._leave(frame.run, f.Unsubscribed(frame.run, "replaced"))
+        if len(self._watched) >= SUBSCRIPTIONS_PER_SOCKET:
+            why = Problem("rate_limited", "Too many subscriptions on this socket.", limit=SUBSCRIPTIONS_PER_SOCKET)
+            await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))
+            return
+        credential = self.session.credential
+        assert credential is not None
+        watching = Watching(self._services, self, credential, frame)
+        task = self._start(self._watch(watching, frame, request_id))
+        self._watched[frame.run] = (watching, task)
+
+    async def _watch(self, watching: Watching, frame: f.Subscribe, request_id: str) -> None:
+        try:
+            await watching.run_to_end()
+        except (ProblemError, StoreError) as error:
+            why = problems.problem_of(error, request_id)
+            await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))
+        finally:
+            if (entry := self._watched.get(frame.run)) is not None and entry[0] is watching:
+                del self._watched[frame.run]
+
+    async def _leave(self, run: str, farewell: f.Unsubscribed) -> None:
+        """Ends the subscription of `run`, if there is one; after `farewell` nothing of it follows."""
+        if (entry := self._watched.pop(run, None)) is not None and entry[1] is not asyncio.current_task():
+            entry[1].cancel()
+            await asyncio.wait([entry[1]])
+        await self.send(farewell)
+
+    async def _admit(self, credential: Credential) -> None:
+        for run, (watching, _) in list(self._watched.items()):
+            if not watching.admit(credential):
+                await self._leave(run, f.Unsubscribed(run, "revoked"))
+
+    async def _keep_commands(self) -> None:
+        while True:
+            frame, request_id = await self._commands.get()
+            await self._command(frame, request_id)
+
+    async def _command(self, frame: f.CommandFrame, request_id: str) -> None:
+        credential = self.session.credential
+        assert credential is not None
+        try:
+            command = commands.decode(frame.type, frame.data, frame.command_id)
+            if frame.wait is not None and len(self._tasks) > _WAITING_COMMANDS + len(self._watched):
+                raise problem("rate_limited", "Too many commands wait for their outcome.", retry_after_ms=1000)
+            receipt = await commanding.accept(self._services, credential, frame.run, command, not_after=frame.not_after)
+        except Exception as error:
+            await self._refuse_command(frame, problems.problem_of(error, request_id), request_id)
+            return
+        await self.send(f.receipt(frame.id, receipt))
+        if frame.wait is not None and receipt.status == "accepted":
+            self._start(self._second_receipt(frame, receipt, credential, request_id))
+
+    async def _second_receipt(
+        self, frame: f.CommandFrame, receipt: commands.Receipt, credential: Credential, request_id: str
+    ) -> None:
+        try:
+            outcome = await commanding.outcome(
+                self._services, frame.run, credential.subject, receipt, timeout_ms=frame.timeout_ms
+            )
+        except (ProblemError, StoreError) as error:
+            why = problems.problem_of(error, request_id)
+            await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))
+            return
+        await self.send(f.receipt(frame.id, outcome))
+
+    async def _refuse_command(self, frame: f.CommandFrame, why: Problem, request_id: str) -> None:
+        refusal = commands.refusal(frame.command_id, frame.type, why, request_id)
+        await self.send(f.receipt(frame.id, refusal))
+
+    # Time ----------------------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        """The session's deadlines, and a heartbeat every so often."""
+        beat_s = self._services.settings.heartbeat_ms / 1000
+        loop = asyncio.get_running_loop()
+        next_beat_s = loop.time() + beat_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+        while not self.session.is_closed:
+            self._moved.clear()
+            due_ms = self.session.deadline_ms()
+            wait_s = next_beat_s - loop.time()
+            if due_ms is not None:
+                wait_s = min(wait_s, (due_ms - now_ms()) / 1000)
+            try:
+                async with asyncio.timeout(max(0.001, wait_s)):
+                    await self._moved.wait()
+            except TimeoutError:
+                pass
+            self.session.advance(now_ms())
+            await self.act()
+            if loop.time() >= next_beat_s and self.session.credential is not None:
+                next_beat_s = loop.time() + beat_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+                await self._beat()
+
+    async def _beat(self) -> None:
+        heads: dict[str, int] = {}
+        quiet = [watching for watching, _ in self._watched.values() if watching.is_live and watching.is_quiet]
+        for watching in quiet:
+            head = self._services.hub.head_of(watching.run)
+            heads[watching.run] = watching.position.seq if head is None else head.seq
+        workers = await self._workers([watching for watching in quiet if _is_named_to(watching)])
+        for watching, _ in self._watched.values():
+            watching.is_quiet = True
+        await self.send(f.Heartbeat(heads, workers))
+
+    async def _workers(self, quiet: list[Watching]) -> dict[str, f.WorkerBeat]:
+        store = self._services.store
+        found: dict[str, f.WorkerBeat] = {}
+        answers = await asyncio.gather(
+            *(store.facts(watching.run) for watching in quiet[:_HEARTBEAT_FACTS]), return_exceptions=True
+        )
+        for facts in answers:
+            if not isinstance(facts, BaseException) and (beat := heartbeat_of(facts, store.now_ms())) is not None:
+                found[facts.run] = f.WorkerBeat(beat.heartbeat_at, beat.step)
+        return found
+
+    # Tasks ---------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """A fault in one task ends the socket, not silently: the client comes back and finds its place."""
+        try:
+            await work
+        except Gone:
+            pass
+        except Exception:
+            _log.exception("socket %s failed", self.session.connection)
+            self.session.fail(CloseCode.LOST_PLACE, "a fault of the server", retry_ms=1000)
+            with contextlib.suppress(Gone):
+                await self.act()
+
+    async def _end_all(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+
+def _is_named_to(watching: Watching) -> bool:
+    """Whether the watcher may know who works: everyone but a share link."""
+    return watching.caller is not None and watching.caller.role != "share"

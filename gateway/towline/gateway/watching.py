@@ -1,0 +1,179 @@
+"""One subscription on a socket: the loop that does what the subscription machine says.
+
+Promises that frames of a run leave in the machine's order, that a store which is away is waited for once the client
+was told where it stands, and that nothing queues here: while a frame waits for a slow socket the machine keeps a
+small buffer, and later reads the log. Leaves order and recovery to `protocol.subscription`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar, assert_never
+
+from towline.gateway import access
+from towline.gateway.services import Services
+from towline.protocol import frames as f
+from towline.protocol import subscription as s
+from towline.protocol.codec import Entry
+from towline.protocol.cursor import Cursor
+from towline.protocol.errors import ProblemError
+from towline.protocol.projection import Caller, project_entry
+from towline.protocol.store.api import Loaded, NoRun, RunGone, StoreUnavailable
+from towline.protocol.tokens import Credential
+
+T = TypeVar("T")
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MAX_S: Final = 2.0
+
+
+class Peer(Protocol):
+    """The socket as a subscription sees it."""
+
+    async def send(self, frame: f.ServerFrame) -> None:
+        """Sends a frame; returns when the socket took it."""
+        ...
+
+    async def lose_place(self) -> None:
+        """Ends the socket: the client must come back with its cursors."""
+        ...
+
+
+class Watching:
+    """A run being watched. `run_to_end` is its whole life; cancel it to end it early."""
+
+    def __init__(self, services: Services, peer: Peer, credential: Credential, frame: f.Subscribe) -> None:
+        self._services = services
+        self._peer = peer
+        self._credential = credential
+        self._frame = frame
+        self._machine = s.Subscription(frame.after, limit=frame.limit)
+        self._wake = asyncio.Event()
+        self._loaded: Loaded | None = None
+        self._caller: Caller | None = None
+        self._was_told = False
+        self.is_quiet = False
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self._frame.run
+
+    @property
+    def caller(self) -> Caller | None:
+        """Who reads, once access was decided."""
+        return self._caller
+
+    @property
+    def is_live(self) -> bool:
+        """Whether `live` was sent."""
+        return self._machine.is_live
+
+    @property
+    def position(self) -> Cursor:
+        """The cursor of the last event sent."""
+        return self._machine.position
+
+    def admit(self, credential: Credential) -> bool:
+        """A newer credential of the same subject; whether it still may read this run."""
+        if self._loaded is not None:
+            self._caller = access.caller_of(credential, self.run, self._loaded.run.owner)
+            return self._caller is not None
+        self._credential = credential
+        return True
+
+    def receive_notice(self, entries: Sequence[Entry]) -> None:
+        """See `hub.Follower`."""
+        self._machine.receive_notice(entries)
+        self._wake.set()
+
+    def receive_head(self, head: Cursor) -> None:
+        """See `hub.Follower`."""
+        if head != self._machine.position:
+            self._machine.receive_head(head)
+            self._wake.set()
+
+    async def run_to_end(self) -> None:
+        """Serves the subscription until it is over. Raises `ProblemError` and what the store raises at first."""
+        self._caller, _ = await self._services.reach(self._credential, self.run)
+        await self._services.hub.follow(self.run, self)
+        try:
+            while not self._machine.is_over:
+                self._wake.clear()
+                while (action := self._machine.next_action()) is not None:
+                    await self._do(action)
+                if not self._machine.is_over:
+                    await self._wake.wait()
+        finally:
+            await self._services.hub.unfollow(self.run, self)
+
+    async def _do(self, action: s.Action) -> None:
+        store = self._services.store
+        try:
+            match action:
+                case s.Load():
+                    self._loaded = loaded = await self._waited(lambda: store.load(self.run))
+                    ended = loaded.run.status if loaded.run.is_terminal else None
+                    self._machine.receive_loaded(loaded.cursor, ended)
+                    return
+                case s.Read():
+                    self._machine.receive_page(
+                        await self._waited(lambda: store.read_log(self.run, action.after, limit=action.limit))
+                    )
+                    return
+                case _:
+                    await self._say(action)
+        except (NoRun, RunGone):
+            if not self._was_told:
+                raise
+            await self._peer.lose_place()
+
+    async def _say(self, action: s.Action) -> None:
+        caller = self._caller
+        assert caller is not None
+        self.is_quiet = False
+        match action:
+            case s.SendSubscribed():
+                await self._peer.send(await self._subscribed(action, caller))
+                self._was_told = True
+            case s.SendEvents():
+                raw = [project_entry(entry, caller.role) for entry in action.entries]
+                await self._peer.send(f.events(self.run, raw, action.cursor, replay=action.replay))
+            case s.SendLive():
+                await self._peer.send(f.Live(self.run, str(action.cursor)))
+            case s.SendEnd():
+                await self._peer.send(f.End(self.run, str(action.cursor), action.status))
+            case s.Refuse():
+                raise ProblemError(action.problem)
+            case s.LosePlace():
+                await self._peer.lose_place()
+            case s.Load() | s.Read():
+                raise AssertionError("answered by _do")
+            case _:
+                assert_never(action)
+
+    async def _subscribed(self, action: s.SendSubscribed, caller: Caller) -> f.Subscribed:
+        assert self._loaded is not None
+        placement = action.placement
+        return f.Subscribed(
+            id=self._frame.id,
+            run=self.run,
+            recovery=placement.recovery,
+            projection=await self._services.project(self._loaded, caller),
+            cursor=str(action.cursor),
+            head=action.head,
+            first_seq=action.first_seq,
+            recovery_code=placement.code,
+            lost=placement.lost,
+            skipped=placement.skipped,
+        )
+
+    async def _waited(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The answer of `call`; a store that is away is asked again, once the client knows where it stands."""
+        delay_s = _RETRY_FIRST_S
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable:
+                if not self._was_told:
+                    raise
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MAX_S)

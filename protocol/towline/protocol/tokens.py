@@ -1,0 +1,163 @@
+"""Credentials: minting and verifying the JWT of a caller.
+
+Promises that `verify` returns a `Credential` or raises `BadToken`, whatever the text is: one algorithm, no key or
+key address taken from the token, no unknown critical header, `sub`, `exp` and our own claim required. A refusal
+says what to do, never what the secret or the token is. Leaves to `gateway.access` what a caller may do with a run.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import jwt
+import msgspec
+from msgspec import Meta, Struct
+
+from towline.protocol.ids import is_subject
+
+SECRET_VARIABLE: Final = "TOWLINE_JWT_SECRET"
+"""Environment variable with the secret that gateways verify with and `towline token` mints with."""
+
+MIN_SECRET_BYTES: Final = 32
+MAX_TOKEN_BYTES: Final = 8 * 1024
+LEEWAY_S: Final = 30
+"""How far the clock of an issuer may run ahead of ours (`nbf`, `iat`). An end is an end: none on `exp`."""
+
+_MAX_EXP: Final = 253_402_300_799
+"""The last second of the year 9999: what our times can express."""
+
+GlobalRole = Literal["user", "operator", "worker"]
+Verb = Literal["read", "command", "start", "admin"]
+ROLES: Final[tuple[GlobalRole, ...]] = ("user", "operator", "worker")
+_ALGORITHM: Final = "HS256"
+_TYPES: Final = (None, "JWT", "at+jwt", "application/at+jwt")
+_HEADERS: Final = frozenset({"alg", "typ", "kid"})
+_MEMBERS_MAX: Final = 100
+
+
+class BadToken(Exception):
+    """The credential is not valid; the message says why, without quoting it. `has_ended`: it was, until `exp`."""
+
+    def __init__(self, why: str, *, has_ended: bool = False) -> None:
+        super().__init__(why)
+        self.has_ended = has_ended
+
+
+class TowlineClaim(Struct, frozen=True):
+    """Our claim in a token. `verbs` and `runs` (globs of run ids) narrow what its roles give."""
+
+    roles: Annotated[list[GlobalRole], Meta(min_length=1, max_length=_MEMBERS_MAX)]
+    verbs: Annotated[list[Verb], Meta(max_length=_MEMBERS_MAX)] | None = None
+    runs: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=_MEMBERS_MAX)] | None = None
+
+
+class _Claims(Struct, frozen=True):
+    sub: str
+    exp: int | float
+    towline: TowlineClaim
+    nbf: int | float | None = None
+    iat: int | float | None = None
+    groups: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=1000)] = []
+
+
+class Credential(Struct, frozen=True):
+    """Who calls, until when (`expires_at_ms`), in which roles, narrowed to which verbs and runs."""
+
+    subject: str
+    expires_at_ms: int
+    roles: Sequence[GlobalRole]
+    groups: Sequence[str] = ()
+    verbs: Sequence[Verb] | None = None
+    runs: Sequence[str] | None = None
+
+    def allows(self, verb: Verb) -> bool:
+        """Whether the token's verbs include `verb`; without the claim they include all."""
+        return self.verbs is None or verb in self.verbs
+
+
+def mint(
+    secret: bytes,
+    *,
+    subject: str,
+    roles: Sequence[GlobalRole],
+    ttl_s: float,
+    groups: Sequence[str] = (),
+    verbs: Sequence[Verb] | None = None,
+    runs: Sequence[str] | None = None,
+    now_s: float | None = None,
+) -> str:
+    """A token for `subject`, valid from now for `ttl_s` seconds.
+
+    Raises `ValueError` for a subject, a role or a secret that `verify` would refuse.
+    """
+    if not is_subject(subject):
+        raise ValueError("a subject is 1 to 256 characters without white space")
+    if not roles or any(role not in ROLES for role in roles):
+        raise ValueError(f"a token has one or more of the roles {', '.join(ROLES)}")
+    refuse_weak(secret)
+    now_s = time.time() if now_s is None else now_s
+    towline: dict[str, Any] = {"roles": list(roles)}
+    if verbs is not None:
+        towline["verbs"] = list(verbs)
+    if runs is not None:
+        towline["runs"] = list(runs)
+    claims: dict[str, Any] = {"sub": subject, "iat": int(now_s), "exp": int(now_s + ttl_s), "towline": towline}
+    if groups:
+        claims["groups"] = list(groups)
+    return jwt.encode(claims, secret, algorithm=_ALGORITHM)
+
+
+def refuse_weak(secret: bytes) -> None:
+    """Raises `ValueError` for a secret that could be guessed."""
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(f"the secret has {len(secret)} bytes, it needs at least {MIN_SECRET_BYTES} random ones")
+
+
+def verify(secret: bytes, token: str, *, now_s: float | None = None) -> Credential:
+    """The credential that `token` proves. Raises `BadToken`."""
+    now_s = time.time() if now_s is None else now_s
+    if len(token) > MAX_TOKEN_BYTES:
+        raise BadToken(f"It is longer than {MAX_TOKEN_BYTES} bytes.")
+    if not token.isascii():
+        raise BadToken("It is not a JWT.")
+    payload = _checked_payload(secret, token)
+    try:
+        claims = msgspec.json.decode(payload, type=_Claims)
+    except (msgspec.MsgspecError, RecursionError):
+        raise BadToken("It lacks a claim, or has one of the wrong type: sub, exp, towline.roles are needed.") from None
+    if not is_subject(claims.sub):
+        raise BadToken("Its subject is not 1 to 256 characters without white space.")
+    if not 0 < claims.exp <= _MAX_EXP:
+        raise BadToken("Its end (exp) is not a time in seconds.")
+    if claims.exp <= now_s:
+        raise BadToken("It has ended; get a new one.", has_ended=True)
+    if (claims.nbf or 0) > now_s + LEEWAY_S or (claims.iat or 0) > now_s + LEEWAY_S:
+        raise BadToken("It is not valid yet; check the clocks.")
+    return Credential(
+        subject=claims.sub,
+        expires_at_ms=int(claims.exp * 1000),
+        roles=tuple(claims.towline.roles),
+        groups=tuple(claims.groups),
+        verbs=None if claims.towline.verbs is None else tuple(claims.towline.verbs),
+        runs=None if claims.towline.runs is None else tuple(claims.towline.runs),
+    )
+
+
+def _checked_payload(secret: bytes, token: str) -> bytes:
+    """The payload of a token whose header is of ours and whose signature holds."""
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        raise BadToken("It is not a JWT.") from None
+    if unknown := sorted(set(header) - _HEADERS):
+        # `jku`, `x5u`, `jwk`, `x5c` would let the token bring its own key; `crit` asks for what we do not know.
+        known = [name for name in unknown if name in ("jku", "x5u", "jwk", "x5c", "crit", "b64", "zip")]
+        raise BadToken(f"Its header has members that are not taken{': ' + ', '.join(known) if known else ''}.")
+    if header.get("alg") != _ALGORITHM:
+        raise BadToken(f"It is not signed with {_ALGORITHM}.")
+    if header.get("typ") not in _TYPES:
+        raise BadToken("It is of another type than an access token.")
+    try:
+        return jwt.api_jws.decode(token, secret, algorithms=[_ALGORITHM])  # type: ignore[no-any-return]
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        raise BadToken("Its signature does not hold.") from None

@@ -6,15 +6,19 @@ sweep finishes.
 """
 
 import secrets
+from typing import Final
 
 from towline.protocol import event_data as d
 from towline.protocol import requests
 from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS, STORE_PAGE_EVENTS
-from towline.protocol.openends import SYSTEM, OpenEnds
 from towline.protocol.store import api
+from towline.protocol.store.openends import SYSTEM, OpenEnds
 from towline.protocol.store.redis import RedisStore
+
+_MOST_ENDS: Final = 80
+"""How many open ends go in one step with the terminal event."""
 
 
 async def force_close(store: RedisStore, run: str, *, holder: str) -> bool:
@@ -30,13 +34,19 @@ async def force_close(store: RedisStore, run: str, *, holder: str) -> bool:
     )
     if isinstance(claimed, api.NotClaimed):
         return claimed.why == "closed"
-    for _ in range(CHANGED_ATTEMPTS):
-        commit, prepared_at = await _prepare(store, facts.queue, claimed)
+    number = 1
+    changed = 0
+    while changed < CHANGED_ATTEMPTS:
+        commit, prepared_at = await _prepare(store, facts.queue, claimed, number)
         try:
+            if prepared_at is None:
+                await store.commit(commit)
+                number += 1
+                continue
             await store.close(commit, prepared_at=prepared_at)
             return True
         except api.Changed:
-            continue
+            changed += 1
         except api.RunClosed:
             return True
         except api.Fenced:
@@ -44,7 +54,8 @@ async def force_close(store: RedisStore, run: str, *, holder: str) -> bool:
     return False
 
 
-async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed) -> tuple[api.Commit, int]:
+async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed, number: int) -> tuple[api.Commit, int | None]:
+    """The terminal commit and the seq it was prepared at; or a part of what precedes it, where it is too much."""
     ends = OpenEnds()
     by, reason, cause = "system", None, None
     after: Cursor = START
@@ -62,18 +73,24 @@ async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed) -> tuple
             after = page.entries[-1].cursor
         if len(page.entries) < STORE_PAGE_EVENTS:
             break
-    cancelled = d.RunCancelled(by=by, forced=True, abandoned=ends.abandoned(), reason=reason)
-    states = await store.side_fields(claimed.run, [requests.state_field(r) for r in ends.requests])
+    is_part = len(ends.commands) + len(ends.requests) > _MOST_ENDS
+    written = ends.first(_MOST_ENDS // 2) if is_part else ends
+    entries = written.last_entries()
+    if not is_part:
+        cancelled = d.RunCancelled(by=by, forced=True, abandoned=ends.abandoned(), reason=reason)
+        entries.append(NewEntry("run.cancelled", SYSTEM, cancelled, cause=cause))
+    states = await store.side_fields(claimed.run, [requests.state_field(r) for r in written.requests])
     commit = api.Commit(
         run=claimed.run,
         queue=queue,
         fence=claimed.fence,
-        number=1,
+        number=number,
         seen=created,
         now_ms=store.now_ms(),
-        entries=[*ends.last_entries(), NewEntry("run.cancelled", SYSTEM, cancelled, cause=cause)],
+        entries=entries,
+        disarm=[] if is_part else list(ends.timers.values()),
         side=requests.withdrawals([requests.decode(text) for text in states.values()]),
-        outcomes=ends.outcomes(),
-        applied=sum(c.counts for c in ends.commands.values()),
+        outcomes=written.outcomes(),
+        applied=sum(c.counts for c in written.commands.values()),
     )
-    return commit, after.seq
+    return commit, None if is_part else after.seq

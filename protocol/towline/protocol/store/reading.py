@@ -137,6 +137,8 @@ class Reader:
 
     async def side_fields(self, run: str, fields: Sequence[str]) -> dict[str, str]:
         """The named fields of the run's side hash; absent ones are left out."""
+        if not fields:
+            return {}
         with translated():
             values = await cast("Any", self._client.hmget(RunKeys.of(run).side, list(fields)))
         return {name: value.decode() for name, value in zip(fields, values, strict=True) if value is not None}

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
 from towline.protocol.limits import SWEEP_MS
-from towline.protocol.openends import SYSTEM
 from towline.protocol.store import api
 from towline.protocol.store.closing import force_close
 from towline.protocol.store.keys import PARTITIONS
+from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 
 _log: Final = logging.getLogger("towline.sweep")

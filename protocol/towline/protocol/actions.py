@@ -7,8 +7,10 @@ again by `store.acceptance`.
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from towline.protocol.commands import may_send
-from towline.protocol.projection import Caller, may_answer
+from towline.protocol.projection import Caller, may_answer_wait
 from towline.protocol.run_state import Run
 from towline.protocol.values import JsonObject
 
@@ -19,7 +21,7 @@ def actions_of(run: Run, caller: Caller, signals: Mapping[str, JsonObject] | Non
         return []
     actions: list[dict[str, Any]] = []
     for wait in run.waiting_on:
-        if wait.kind == "approval" and may_answer(wait.request, caller):
+        if wait.kind == "approval" and may_answer_wait(msgspec.structs.asdict(wait), caller):
             actions += [{"type": kind, "request": wait.id} for kind in ("approve", "reject")]
     if may_send("signal", caller.role):
         actions += [

@@ -23,7 +23,7 @@ _SERVER_RUN: Final = re.compile(r"run_[0-9A-HJKMNP-TV-Z]{26}\Z")
 _CLIENT_RUN: Final = re.compile(r"(?!run_)[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _COMMAND: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
-_SUBJECT: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,256}\Z")
+_SUBJECT: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,256}\Z")
 
 PARTITION_TAGS: Final = (
     10,

@@ -122,9 +122,15 @@ def may_answer(request: Any, caller: Caller) -> bool:
     return named(entries) and not named(request.get("exclude", ()))
 
 
+def may_answer_wait(wait: dict[str, Any], caller: Caller) -> bool:
+    """`may_answer` for one member of `waiting_on`, also where its request is only a reference."""
+    return may_answer(wait["request"] if wait["deciders"] is None else wait, caller)
+
+
 def _project_wait(wait: dict[str, Any], caller: Caller, redacted: list[str]) -> dict[str, Any]:
     audience = wait.pop("audience")
-    wait["may_answer"] = may_answer(wait["request"], caller)
+    wait["may_answer"] = may_answer_wait(wait, caller)
+    del wait["deciders"], wait["exclude"]
     named = caller.role == "viewer" and wait["may_answer"]
     if not may_read(caller.role, audience) and not named:
         wait["title"] = wait["request"] = None
@@ -132,17 +138,22 @@ def _project_wait(wait: dict[str, Any], caller: Caller, redacted: list[str]) -> 
     return wait
 
 
-def _hide_subjects(wire: dict[str, Any]) -> None:
+_SUBJECT_FIELDS: Final = ("owner", "by", "worker", "subject")
+_HOLD_SUBJECTS: Final = ("stopping", "status_detail", "blockers", "blocker", "waiting_on", "request", "decisions")
+"""Members whose own members may name subjects; labels, scope and results are the user's and stay as they are."""
+
+
+def _hide_subjects(wire: Any) -> None:
     """A share link shows what happened, not who: every subject is null except the system's."""
-    wire["owner"] = None
-    for name in ("stopping", "status_detail"):
-        if wire[name] is not None and wire[name].get("by") != "system":
-            wire[name]["by"] = None
-    for blocker in wire["blockers"]:
-        blocker["by"] = None
-
-
-_SUBJECT_FIELDS: Final = ("owner", "by", "from", "worker", "subject")
+    if isinstance(wire, list):
+        for item in wire:
+            _hide_subjects(item)
+    elif isinstance(wire, dict):
+        for name, value in wire.items():
+            if name in _SUBJECT_FIELDS and value != "system":
+                wire[name] = None
+            elif name in _HOLD_SUBJECTS:
+                _hide_subjects(value)
 
 
 def project_entry(entry: Entry, role: Role) -> bytes:
@@ -156,11 +167,13 @@ def project_entry(entry: Entry, role: Role) -> bytes:
     wire: dict[str, Any] = msgspec.json.decode(entry.raw)
     if may_read(role, meta_audience):
         hidden = [_drop(wire["data"], path.split(".")) for path, a in fields.items() if not may_read(role, a)]
-        wire["redacted"] = any(hidden)
-        if not any(hidden):
-            del wire["redacted"]
-        elif row is not None and row.spill in fields:
+        if row is not None and wire["ref"] is not None and not may_read(role, fields.get(row.spill or "", "viewer")):
             wire["ref"] = None
+            hidden.append(True)
+        if any(hidden):
+            wire["redacted"] = True
+        elif role != "share":
+            return entry.raw
     else:
         kept = {path for path, audience in fields.items() if may_read(role, audience)}
         wire["data"] = {k: v for k, v in wire["data"].items() if k in kept} if kept else None
@@ -169,9 +182,9 @@ def project_entry(entry: Entry, role: Role) -> bytes:
     if role == "share":
         if wire["actor"]["kind"] != "system":
             wire["actor"]["id"] = None
-        for name in _SUBJECT_FIELDS:
-            if isinstance(wire["data"], dict) and name in wire["data"]:
-                wire["data"][name] = None
+        _hide_subjects(wire["data"])
+        if kind == "run.taken_over" and wire["data"] is not None:  # elsewhere `from` is a status
+            wire["data"]["from"] = None
     return msgspec.json.encode(wire)
 
 

@@ -88,7 +88,11 @@ def _audiences(run: Run, event: Event, changes: Changes) -> dict[str, Audience]:
         if audiences.get(name, "viewer") != setter:
             audiences[name] = setter
     if "outcome" in changes:
-        for member, path in (("outcome.result", "result"), ("outcome.error.message", "error.message")):
+        for member, path in (
+            ("outcome.result", "result"),
+            ("outcome.result_ref", "result"),
+            ("outcome.error.message", "error.message"),
+        ):
             if (reader := audience_of(event, path)) != "viewer":
                 audiences[member] = reader
     return audiences
@@ -239,10 +243,15 @@ def _tool_spent(run: Run, event: Event, data: ev.ToolRetrying | ev.ToolFinished 
 def _open(run: Run, event: Event, wait_id: str, kind: WaitKind, title: str, expires_at: str | None) -> Changes:
     """A request to people: complete in the Run up to 8 KiB, so that a client can act from the Run alone."""
     request = {k: v for k, v in event.data.items() if k not in ("request", "title", "expires_at")}
-    if event.ref is not None or len(msgspec.json.encode(request)) > REQUEST_INLINE_BYTES:
-        request = {"ref": event.ref or wait_id}
     wait = Wait(wait_id, kind, title, event.ts, event.seq, expires_at, request, audience_of(event))
-    if kind == "approval" and "ref" not in request:
+    if event.ref is not None or len(msgspec.json.encode(request)) > REQUEST_INLINE_BYTES:
+        wait = replace(
+            wait,
+            request={"ref": event.ref or wait_id},
+            deciders=request.get("deciders", request.get("answerers")),
+            exclude=request.get("exclude", []),
+        )
+    elif kind == "approval":
         wait = replace(wait, request={**request, "decisions": []})
     return {"waiting_on": [*(w for w in run.waiting_on if w.id != wait_id), wait]}
 
@@ -259,7 +268,7 @@ def _approval_voted(run: Run, event: Event, data: ev.ApprovalVoted) -> Changes:
     vote = {"by": data.by, "decision": data.decision, "at": event.ts}
     waits = []
     for wait in run.waiting_on:
-        if wait.id == data.request and "ref" not in wait.request:
+        if wait.id == data.request and wait.kind == "approval" and "ref" not in wait.request:
             wait = replace(wait, request={**wait.request, "decisions": [*wait.request["decisions"], vote]})
         waits.append(wait)
     return {"waiting_on": waits}

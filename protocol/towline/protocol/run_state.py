@@ -26,7 +26,10 @@ from towline.protocol.values import (
 
 
 class Wait(Struct, frozen=True):
-    """One member of `waiting_on`. `audience` is that of the event that opened it."""
+    """One member of `waiting_on`. `audience` is that of the event that opened it.
+
+    `deciders` and `exclude` say who may answer where `request` is only a reference; they are not on the wire.
+    """
 
     id: str
     kind: WaitKind
@@ -36,6 +39,8 @@ class Wait(Struct, frozen=True):
     expires_at: str | None = None
     request: Any = None
     audience: Audience = "viewer"
+    deciders: list[str] | None = None
+    exclude: list[str] = []
 
 
 class Outcome(Struct, frozen=True):

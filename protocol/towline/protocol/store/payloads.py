@@ -39,20 +39,11 @@ class Payloads:
         """`put` for callers outside an event loop."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path_of(sha256)
-        if path.exists():
-            return sha256
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.parent / f".{secrets.token_hex(8)}.part"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not path.exists():
+            _write(path, data)
+        # Also where it stood already: whoever renamed it may have died before the folders were synced.
         for folder in (path.parent, self.root, self.root.parent):
             _sync_folder(folder)
         return sha256
@@ -64,6 +55,20 @@ class Payloads:
             return await asyncio.to_thread(path.read_bytes)
         except FileNotFoundError:
             raise MissingPayload(sha256) from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    partial = path.parent / f".{secrets.token_hex(8)}.part"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

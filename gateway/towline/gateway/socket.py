@@ -10,8 +10,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
@@ -89,8 +89,8 @@ class Socket:
                 now_ms=now_ms(),
             )
             await self.act()
-            self._start(self._keep_time())
-            self._start(self._keep_commands())
+            self._start(self._keep_time)
+            self._start(self._keep_commands)
             await self._read()
         except (WebSocketDisconnect, WebSocketDisconnected, Gone):
             pass
@@ -216,7 +216,7 @@ class Socket:
         credential = self.session.credential
         assert credential is not None
         watching = Watching(self._services, self, credential, frame)
-        task = self._start(self._watch(watching, frame, request_id))
+        task = self._start(lambda: self._watch(watching, frame, request_id))
         self._watched[frame.run] = (watching, task)
 
     async def _watch(self, watching: Watching, frame: f.Subscribe, request_id: str) -> None:
@@ -259,7 +259,7 @@ class Socket:
             return
         await self.send(f.receipt(frame.id, receipt))
         if frame.wait is not None and receipt.status == "accepted":
-            self._start(self._second_receipt(frame, receipt, credential, request_id))
+            self._start(lambda: self._second_receipt(frame, receipt, credential, request_id))
 
     async def _second_receipt(
         self, frame: f.CommandFrame, receipt: commands.Receipt, credential: Credential, request_id: str
@@ -326,16 +326,16 @@ class Socket:
 
     # Tasks ---------------------------------------------------------------------------------------------------
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """A fault in one task ends the socket, not silently: the client comes back and finds its place."""
         try:
-            await work
+            await work()
         except Gone:
             pass
         except Exception:

@@ -1,0 +1,117 @@
+"""Artifacts and payloads: listed as announced, sent as bytes that no browser runs."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import AGENT, Hand, RunningGateway
+from towline.protocol import event_data as d
+from towline.protocol.codec import NewEntry
+
+pytestmark = pytest.mark.store
+
+
+async def publish(
+    gateway: RunningGateway, hand: Hand, content: bytes, *, name: str, media_type: str, number: int = 1, **more: Any
+) -> str:
+    sha256 = await gateway.services.payloads.put(content)
+    data = d.ArtifactCreated(
+        artifact=f"art_{number}", name=name, media_type=media_type, size=len(content), sha256=sha256
+    )
+    await hand.write(NewEntry("artifact.created", AGENT, data, **more))
+    return sha256
+
+
+async def test_artifacts_are_listed_and_sent(gateway: RunningGateway) -> None:
+    run = await gateway.start()
+    hand = await gateway.hold(run)
+    sha256 = await publish(gateway, hand, b"# Report\n", name="report.md", media_type="text/markdown")
+    await publish(gateway, hand, b"{}", name="f.json", media_type="application/json", number=2)
+    items = (await gateway.http.get(f"/v1/runs/{run}/artifacts")).json()["items"]
+    assert [item["id"] for item in items] == ["art_1", "art_2"]
+    assert {k: items[0][k] for k in ("name", "media_type", "size", "sha256", "seq", "audience")} == {
+        "name": "report.md",
+        "media_type": "text/markdown",
+        "size": 9,
+        "sha256": sha256,
+        "seq": 3,
+        "audience": "collaborator",
+    }
+    answer = await gateway.http.get(f"/v1/runs/{run}/artifacts/art_1")
+    assert answer.content == b"# Report\n"
+    assert answer.headers["etag"] == f'"{sha256}"'
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "sandbox; default-src 'none'"
+    same = await gateway.http.get(f"/v1/runs/{run}/artifacts/art_1", headers={"If-None-Match": f'"{sha256}"'})
+    assert (same.status_code, same.content) == (304, b"")
+    inline = await gateway.http.get(f"/v1/runs/{run}/artifacts/art_2")
+    assert inline.headers["content-disposition"].startswith("inline")
+    assert (await gateway.http.get(f"/v1/runs/{run}/artifacts/art_3")).json()["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "content", "where"),
+    [
+        ("bytes=0-3", 206, b"0123", "bytes 0-3/10"),
+        ("bytes=4-", 206, b"456789", "bytes 4-9/10"),
+        ("bytes=-3", 206, b"789", "bytes 7-9/10"),
+        ("bytes=8-100", 206, b"89", "bytes 8-9/10"),
+        ("bytes=-100", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=10-", 416, None, "bytes */10"),
+        ("bytes=-0", 416, None, "bytes */10"),
+        ("bytes=5-2", 200, b"0123456789", None),
+        ("bytes=x", 200, b"0123456789", None),
+        ("bytes=", 200, b"0123456789", None),
+        ("lines=1-2", 200, b"0123456789", None),
+        ("bytes=0-1,3-4", 200, b"0123456789", None),
+        ("bytes=" + ",".join(f"{n}-{n}" for n in range(9000)), 200, b"0123456789", None),
+    ],
+)
+async def test_a_range(
+    gateway: RunningGateway, asked: str, status: int, content: bytes | None, where: str | None
+) -> None:
+    run = await gateway.start()
+    await publish(gateway, await gateway.hold(run), b"0123456789", name="x", media_type="text/plain")
+    answer = await gateway.http.get(f"/v1/runs/{run}/artifacts/art_1", headers={"Range": asked})
+    assert answer.status_code == status
+    assert answer.headers.get("content-range") == where
+    if content is None:
+        assert answer.json()["field"] == "Range"
+    else:
+        assert answer.content == content
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("a\r\nSet-Cookie: x=1", "text/html"),
+        ('"; filename=evil.exe', "image/svg+xml"),
+        ("../../etc/passwd", "text/html\r\nX: y"),
+        ("ünïcode‮gpj.exe", "nonsense"),
+        ("x" * 4000, ""),
+    ],
+)
+async def test_a_hostile_name_is_only_a_name(gateway: RunningGateway, name: str, media_type: str) -> None:
+    run = await gateway.start()
+    await publish(gateway, await gateway.hold(run), b"<script>", name=name, media_type=media_type)
+    answer = await gateway.http.get(f"/v1/runs/{run}/artifacts/art_1")
+    assert answer.status_code == 200
+    assert answer.headers["content-disposition"].startswith("attachment; filename*=utf-8''")
+    assert "set-cookie" not in answer.headers
+    assert "x" not in answer.headers
+    assert "\n" not in answer.headers["content-type"]
+
+
+async def test_a_payload_is_sent_where_an_event_names_it(gateway: RunningGateway) -> None:
+    run, other = await gateway.start(), await gateway.start()
+    hand = await gateway.hold(run)
+    sha256 = await gateway.services.payloads.put(b'"large"')
+    note = d.ProgressNoted(text="")
+    await hand.write(NewEntry("progress.noted", AGENT, note, ref=sha256))
+    await hand.write(NewEntry("progress.noted", AGENT, d.ProgressNoted(text=f'"ref":"{"a" * 64}"')))
+    answer = await gateway.http.get(f"/v1/runs/{run}/payloads/{sha256}")
+    assert (answer.status_code, answer.content) == (200, b'"large"')
+    for path in (f"{other}/payloads/{sha256}", f"{run}/payloads/{'a' * 64}", f"{run}/payloads/x"):
+        assert (await gateway.http.get(f"/v1/runs/{path}")).json()["code"] == "not_found"
+    assert (await gateway.http.get(f"/v1/runs/{run}/payloads/a%22b")).json()["field"] == "ref"

@@ -29,7 +29,7 @@ def caller_of(credential: Credential, run: str, owner: str) -> Caller | None:
     # A credential that may work never decides: an agent that holds it would approve itself.
     decides = "worker" not in credential.roles and credential.runs is None
     if "operator" in credential.roles:
-        return Caller(credential.subject, "operator", credential.groups, decides)
+        return Caller(credential.subject, "operator", credential.groups, decides, credential.subject == owner)
     if credential.subject == owner:
         return Caller(credential.subject, "owner", credential.groups, decides)
     return None

@@ -5,7 +5,7 @@ and that an event a caller may read whole leaves as the bytes that stand in the 
 the caller is. Read `events` (audiences) and `run` first.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -39,13 +39,15 @@ def may_read(role: Role, audience: Audience) -> bool:
 class Caller(Struct, frozen=True):
     """Who reads: the subject of the credential, its role on this run and its groups.
 
-    `decides` is false for a credential that may never decide (role worker, or minted for a run).
+    `decides` is false for a credential that may never decide (role worker, or minted for a run). `owns`: an operator
+    who started this run is its owner as well, for better (`deciders`) and for worse (`exclude`).
     """
 
     subject: str
     role: Role
     groups: Sequence[str] = ()
     decides: bool = True
+    owns: bool = False
 
 
 class Heartbeat(Struct, frozen=True):
@@ -116,8 +118,11 @@ def may_answer(request: Any, caller: Caller) -> bool:
     if entries is None:
         return False
 
-    def named(members: Iterable[str]) -> bool:
-        return approvals.names_caller(members, subject=caller.subject, role=caller.role, groups=caller.groups)
+    def named(members: Sequence[str]) -> bool:
+        roles = {caller.role, "owner"} if caller.owns else {caller.role}
+        return any(
+            approvals.names_caller(members, subject=caller.subject, role=role, groups=caller.groups) for role in roles
+        )
 
     return named(entries) and not named(request.get("exclude", ()))
 

@@ -97,6 +97,16 @@ def test_four_eyes() -> None:
     assert is_resolved
 
 
+def test_an_operator_who_owns_the_run_decides_as_its_owner_and_is_excluded_as_its_owner() -> None:
+    both = Caller("olga", "operator", owns=True)
+    _, is_resolved = decide(asked(), both)
+    assert is_resolved
+    four_eyes = asked(deciders=["role:operator"], exclude=["role:owner"])
+    assert refusal(four_eyes, both).code == "forbidden"
+    _, is_resolved = decide(four_eyes, Caller("otto", "operator"))
+    assert is_resolved
+
+
 def test_the_order_of_refusals() -> None:
     questions = [Question("q1", "Sure?")]
     late = asked(expires_at=T0, questions=questions)

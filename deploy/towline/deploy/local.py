@@ -87,7 +87,7 @@ class Stack:
         self._store = EmbeddedStore(options.data)
         self._store_keeper: asyncio.Task[None] | None = None
         self._supervisor: Supervisor | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.data = self._store.data
 
     async def start(self) -> Ready:
@@ -145,7 +145,7 @@ class Stack:
             (self.data / "dev.json").unlink(missing_ok=True)
         if self._supervisor is not None:
             await self._supervisor.stop()
-        self._stopping = True
+        self._stopping.set()
         if self._store_keeper is not None:
             await self._store_keeper
         await _in_thread(self._store.stop)
@@ -205,9 +205,9 @@ class Stack:
     async def _keep_store(self) -> None:
         """Starts the store again when it died, for as long as the stack lives."""
         pace, began_s = Pace(), time.monotonic()
-        while not self._stopping:
+        while not self._stopping.is_set():
             await asyncio.sleep(_STORE_POLL_S)
-            if self._stopping or self._store.poll() is None:
+            if self._stopping.is_set() or self._store.poll() is None:
                 continue
             wait_s = pace.next_s(time.monotonic() - began_s)
             self._say(f"store died; it is started again in {wait_s:g} s")

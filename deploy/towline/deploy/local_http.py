@@ -6,10 +6,13 @@ since the address is our own. Clients of runs use `protocol.client`.
 
 import http.client
 import json
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+
+_MOST_BYTES: Final = 8 * 1024**2
+"""More than a page of events has."""
 
 
 class LocalAnswer(msgspec.Struct, frozen=True):
@@ -26,7 +29,7 @@ def get_json(url: str, path: str, *, token: str | None = None, timeout_s: float 
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
         response = connection.getresponse()
-        text = response.read(1024 * 1024)
+        text = response.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException):
         return LocalAnswer(0)
     finally:

@@ -23,7 +23,8 @@ FD_VARIABLE: Final = "TOWLINE_SUPERVISOR_FD"
 REFUSED: Final = 2
 """The exit code of a program that could not start as it was called: repeating it is no remedy."""
 
-STOP_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 15.0
+"""Longer than a worker takes to hand its runs over, and a gateway to say goodbye."""
 
 _LINE_BYTES: Final = 65_536
 """Longer lines are shown in pieces."""

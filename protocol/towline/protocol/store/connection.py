@@ -30,14 +30,17 @@ _RETRIES: Final = 3
 """Every write carries a nonce or a number, so a repeat of it is harmless."""
 
 
-def open_client(url: str, *, timeout_s: float = CALL_TIMEOUT_S) -> redis.asyncio.Redis:
-    """A client for `url` (`redis://`, `rediss://`, `unix://`) whose calls end within bounded time."""
+def open_client(url: str, *, timeout_s: float = CALL_TIMEOUT_S, retries: int = _RETRIES) -> redis.asyncio.Redis:
+    """A client for `url` (`redis://`, `rediss://`, `unix://`) whose calls end within bounded time.
+
+    `retries`: 0 for a reader that must learn of each lost connection.
+    """
     return redis.asyncio.Redis.from_url(
         url,
         protocol=2,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
-        retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), _RETRIES),
+        retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), retries),
     )
 
 

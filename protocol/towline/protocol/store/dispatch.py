@@ -4,8 +4,10 @@ Promises that a queue exists in every partition once a worker announced it, that
 made again from its beginning, and that a hint is read at most once. A hint is disposable: the sweep repeats it.
 """
 
+import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import msgspec
@@ -16,6 +18,7 @@ from towline.protocol.store import api
 from towline.protocol.store.connection import open_client, translated
 from towline.protocol.store.keys import CONSUMER, GROUP, PARTITIONS, REGISTRY, PartitionKeys, RunKeys
 
+_log: Final = logging.getLogger("towline.store")
 _BLOCK_MAX_MS: Final = 2_000
 _RETURNS: Final = 16
 _FORGET_MS: Final = 3_600_000
@@ -41,6 +44,13 @@ class Dispatch:
         await self._blocking.aclose()
 
     async def announce(self, worker: str, workflows: Sequence[api.WorkflowInfo], now_ms: int) -> None:
+        """Put off while memory is full: the worker can still bring the runs of announced versions to their ends."""
+        try:
+            await self._announce(worker, workflows, now_ms)
+        except api.StoreFull:
+            _log.warning("the announcement of %s is put off: the store's memory is full", worker)
+
+    async def _announce(self, worker: str, workflows: Sequence[api.WorkflowInfo], now_ms: int) -> None:
         for queue in {w.queue for w in workflows} - self._known_queues:
             await self._make_queue(queue)
             self._known_queues.add(queue)
@@ -139,14 +149,18 @@ class Dispatch:
             "version": hint.version,
             "returned": hint.returned + 1,
         }
-        with translated():
+        with suppress(api.StoreFull), translated():
             await cast("Any", self._client.xadd(RunKeys.of(hint.run).partition.commands(queue), fields))
 
     async def trim(self, partition: int) -> None:
-        """Drops delivered hints of every queue known here."""
-        for queue in self._known_queues:
+        """Drops delivered hints of every queue that a worker ever announced."""
+        with translated():
+            names = await cast("Any", self._client.hkeys(REGISTRY))
+        for queue in [name.decode()[2:] for name in names if name.startswith(b"q|")]:
             key = PartitionKeys.of(partition).commands(queue)
             with translated():
+                if not await self._client.exists(key):
+                    continue
                 groups = await cast("Any", self._client.xinfo_groups(key))
                 for group in groups:
                     if group["name"] == GROUP.encode() and group["last-delivered-id"] != b"0-0":

@@ -33,7 +33,7 @@ class Notices:
     """Follows any number of runs over one connection."""
 
     def __init__(self, url: str) -> None:
-        self._client = open_client(url)
+        self._client = open_client(url, retries=0)
         self._pubsub: PubSub = self._client.pubsub(ignore_subscribe_messages=True)
         self._followed: set[str] = set()
         self._is_subscribed = False

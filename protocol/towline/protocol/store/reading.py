@@ -99,7 +99,9 @@ class Reader:
 
         if after.seq > head.seq:
             return page("ahead")
-        if after.seq > 0:
+        if after.seq > 0 and after.seq + 1 == facts.first_seq:
+            pass  # its entry is trimmed and all after it is there: nothing can be compared, nothing is lost
+        elif after.seq > 0:
             if not entries or entries[0].seq != after.seq:
                 return page("trimmed" if after.seq + 1 < facts.first_seq else "diverged")
             if after.tag is not None and entries[0].tag != after.tag:

@@ -59,15 +59,22 @@ class RedisStore(Commits, Sweeps):
         await self._client.aclose()
 
     async def _initialise(self, for_tests: bool) -> None:
-        """Seeds what scripts name, so that no key of theirs is ever missing; keeps what is there."""
+        """Seeds what scripts name, so that no key of theirs is ever missing; keeps what is there.
+
+        Writes nothing to a store that was seeded before: a process that starts must be able to bring relief to one
+        whose memory is full.
+        """
+        facts: Any = ["partitions", "secret", "for_tests", "seeded"]
         with translated():
-            async with self._client.pipeline(transaction=True) as pipe:
-                pipe.hsetnx(STORE, "generation", secrets.token_hex(8))
-                pipe.hsetnx(STORE, "secret", secrets.token_hex(32))
-                pipe.hsetnx(STORE, "partitions", str(len(PARTITION_TAGS)))
-                pipe.hsetnx(STORE, "for_tests", "1" if for_tests else "0")
-                pipe.hmget(STORE, ["partitions", "secret", "for_tests", "seeded"])
-                answer = (await pipe.execute())[-1]
+            answer = await cast("Any", self._client.hmget(STORE, facts))
+            if not answer[3]:
+                async with self._client.pipeline(transaction=True) as pipe:
+                    pipe.hsetnx(STORE, "generation", secrets.token_hex(8))
+                    pipe.hsetnx(STORE, "secret", secrets.token_hex(32))
+                    pipe.hsetnx(STORE, "partitions", str(len(PARTITION_TAGS)))
+                    pipe.hsetnx(STORE, "for_tests", "1" if for_tests else "0")
+                    pipe.hmget(STORE, facts)
+                    answer = (await pipe.execute())[-1]
             partitions, secret, tests, seeded = answer
             if int(partitions) != len(PARTITION_TAGS):
                 raise api.StoreError(f"the store has {int(partitions)} partitions, this release {len(PARTITION_TAGS)}")

@@ -41,16 +41,19 @@ class Sweeper:
                 await self.run_once()
             except api.StoreError as error:
                 _log.warning("sweep put off: %s", error)
+            except Exception:  # whatever it is: a sweep that stops would forget runs
+                _log.exception("sweep failed")
             await asyncio.sleep(SWEEP_MS / 1000)
 
     async def run_once(self) -> int:
         """One pass over what is due now; how many members were handled."""
         handled = 0
-        for partition, runs, timers in await self._store.due():
-            if not await self._store.take_sweep(partition, self._name, _TURN_MS):
-                continue
+        mine = [due for due in await self._store.due() if await self._store.take_sweep(due[0], self._name, _TURN_MS)]
+        # Deadlines of all partitions first: many overdue runs of one must not delay the cancel of another.
+        for _, _, timers in mine:
             for member in timers:
                 handled += await self._guarded(self._timer(member), member)
+        for _, runs, _ in mine:
             for run in runs:
                 handled += await self._guarded(self._overdue(run), run)
         self._passes += 1
@@ -67,6 +70,9 @@ class Sweeper:
             raise
         except api.StoreError as error:
             _log.error("sweep of %s failed: %s", what, error)
+            return 0
+        except Exception:  # an entry that cannot be read or written is that run's trouble alone
+            _log.exception("sweep of %s failed", what)
             return 0
         return 1
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from towline.protocol.codec import NewEntry
 from towline.protocol.limits import LEASE_MS
@@ -12,6 +12,8 @@ from towline.protocol.store.base import ScriptCaller
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import GROUP, PARTITIONS, PartitionKeys, RunKeys
 from towline.protocol.store.wire import pack_entries
+
+_TOO_FAR_MS: Final = 2 * LEASE_MS
 
 
 class Sweeps(ScriptCaller):
@@ -58,7 +60,10 @@ class Sweeps(ScriptCaller):
         return bool(reply[0] == b"OK")
 
     async def due(self, limit: int = 100) -> Sequence[tuple[int, Sequence[str], Sequence[str]]]:
-        """(partition, overdue runs, due timer members) of each partition that has any, by store time."""
+        """(partition, overdue runs, due timer members) of each partition that has any, by store time.
+
+        Runs whose time lies too far ahead count as overdue: the clock jumped back since it was written.
+        """
         now = await self.sync_clock()
         with translated():
             async with self._client.pipeline(transaction=False) as pipe:
@@ -66,12 +71,13 @@ class Sweeps(ScriptCaller):
                     keys = PartitionKeys.of(partition)
                     pipe.zrangebyscore(keys.leases, "-inf", now, 0, limit)
                     pipe.zrangebyscore(keys.timers, "-inf", now, 0, limit)
+                    pipe.zrangebyscore(keys.leases, now + _TOO_FAR_MS, "(+inf", 0, limit)
                 rows = await pipe.execute()
         found = []
         for partition in PARTITIONS:
-            leases, timers = rows[2 * partition], rows[2 * partition + 1]
-            if leases or timers:
-                found.append((partition, [m.decode() for m in leases], [m.decode() for m in timers]))
+            leases, timers, ahead = rows[3 * partition : 3 * partition + 3]
+            if leases or timers or ahead:
+                found.append((partition, [m.decode() for m in leases + ahead], [m.decode() for m in timers]))
         return found
 
     async def drop_due(self, run: str, member: str | None) -> None:

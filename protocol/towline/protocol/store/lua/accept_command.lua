@@ -9,7 +9,7 @@
 --        input among the entries, or -1), counts (bool), max_unapplied, deadline_ms
 --        (cancel, or -1)
 -- returns {OK, first_seq, last_seq, last_tag, now_ms}
--- refuses {DUPLICATE, fingerprint, record, outcome or ''}  the id was used before; nothing written
+-- refuses {DUPLICATE, fingerprint, record, outcome or '', first_seq}  the id was used before; nothing written
 --         {NORUN} {CLOSED, last_seq} {CHANGED, field}  what the caller relied on is no longer so
 --         {FULL, unapplied}  too many commands wait to be applied
 -- A repeat with the stored nonce gets the first answer. O(entries).

@@ -57,7 +57,7 @@ if crashes >= q.poison_at and not q.closing then
 end
 local reply = {word, fmt(epoch), r[1], r[2], r[3], fmt(crashes), lapsed, fmt(lease_until), fmt(now), r[14] or '0'}
 redis.call('HSET', run, 'epoch', fmt(epoch), 'nonce', q.nonce, 'commit_no', '0', 'commit_reply', '',
-  'lease_until', fmt(lease_until), 'holder', q.holder, 'heartbeat_ms', fmt(now), 'step', '', 'crashes', fmt(crashes),
+  'lease_until', fmt(lease_until), 'lease_ms', fmt(q.ttl_ms), 'holder', q.holder, 'heartbeat_ms', fmt(now), 'step', '', 'crashes', fmt(crashes),
   'claim_reply', cmsgpack.pack(reply))
 if q.closing then
   redis.call('HSET', run, 'closing', '1')

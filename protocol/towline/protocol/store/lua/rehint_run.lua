@@ -4,8 +4,11 @@
 -- KEYS 1 run (hash) 2 commands (stream) 3 leases (zset) 4 meta (hash)
 -- ARGV 1 request (msgpack): run, group, claim_ms
 -- returns {OK, now_ms}
--- refuses {HELD, remaining_ms}  not overdue  {DUPLICATE}  an undelivered hint exists; its claim-by time is renewed
---         {CLOSED} {NORUN} {PARKED}  needs no worker; removed from leases
+-- refuses {HELD, remaining_ms}  not overdue; a time beyond now + lease is clamped, so that a clock that jumped back
+--         costs one lease  {DUPLICATE, now_ms}  an undelivered hint exists; its
+--         claim-by time is renewed
+--         {CLOSED} {NORUN} {PARKED}  needs no worker; removed from leases. A run that a dead closer left, without
+--         a cancel deadline that would end it, is given back to the workers
 -- O(1).
 local q = cmsgpack.unpack(ARGV[1])
 local run, commands, leases, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -14,13 +17,27 @@ local by = redis.call('ZSCORE', leases, q.run)
 if not by then
   return {'PARKED'}
 end
-if tonumber(by) > now then
-  return {'HELD', fmt(tonumber(by) - now)}
+by = tonumber(by)
+local r = redis.call('HMGET', run, 'last_seq', 'sealed', 'blocked', 'paused', 'hint', 'closing', 'stopping',
+  'lease_until', 'lease_ms')
+if by > now then
+  local latest = latest_end(r[9], now, q.claim_ms)
+  if by > latest then
+    by = latest
+    redis.call('ZADD', leases, fmt(by), q.run)
+    if (tonumber(r[8] or 0) or 0) > by then
+      redis.call('HSET', run, 'lease_until', fmt(by))
+    end
+  end
+  return {'HELD', fmt(by - now)}
 end
-local r = redis.call('HMGET', run, 'last_seq', 'sealed', 'blocked', 'paused', 'hint', 'closing')
 if not r[1] or r[2] == '1' then
   redis.call('ZREM', leases, q.run)
   return {r[1] and 'CLOSED' or 'NORUN'}
+end
+if r[6] == '1' and not r[7] then
+  redis.call('HDEL', run, 'closing')
+  r[6] = false
 end
 if r[3] == '1' or r[4] == '1' or r[6] == '1' then
   redis.call('ZREM', leases, q.run)
@@ -33,12 +50,11 @@ if r[5] then
       fields[group[i]] = group[i + 1]
     end
     if fields['name'] == q.group then
-      local sent, told = string.match(fields['last-delivered-id'], '(%d+)-(%d+)'), r[5]
-      local sent_n = tonumber(string.match(fields['last-delivered-id'], '-(%d+)$'))
-      local told_ms, told_n = string.match(told, '^(%d+)-(%d+)$')
-      local undelivered = tonumber(told_ms) > tonumber(sent)
-        or (tonumber(told_ms) == tonumber(sent) and tonumber(told_n) > sent_n)
-      if undelivered and #redis.call('XRANGE', commands, told, told) > 0 then
+      local sent_ms, sent_n = string.match(fields['last-delivered-id'], '^(%d+)-(%d+)$')
+      local told_ms, told_n = string.match(r[5], '^(%d+)-(%d+)$')
+      local is_undelivered = tonumber(told_ms) > tonumber(sent_ms)
+        or (tonumber(told_ms) == tonumber(sent_ms) and tonumber(told_n) > tonumber(sent_n))
+      if is_undelivered and #redis.call('XRANGE', commands, r[5], r[5]) > 0 then
         redis.call('ZADD', leases, fmt(now + q.claim_ms), q.run)
         return {'DUPLICATE', fmt(now)}
       end

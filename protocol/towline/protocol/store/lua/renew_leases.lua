@@ -19,7 +19,8 @@ for i, lease in ipairs(q.leases) do
   elseif r[1] ~= fmt(lease.epoch) or r[2] ~= lease.nonce or r[3] == '0' then
     reply[#reply + 1] = {'FENCED'}
   else
-    redis.call('HSET', run, 'lease_until', fmt(now + q.ttl_ms), 'heartbeat_ms', fmt(now), 'step', lease.step)
+    redis.call('HSET', run, 'lease_until', fmt(now + q.ttl_ms), 'lease_ms', fmt(q.ttl_ms),
+      'heartbeat_ms', fmt(now), 'step', lease.step)
     redis.call('ZADD', leases, fmt(now + q.ttl_ms), lease.run)
     reply[#reply + 1] = {'OK', r[5], r[6] or '0'}
   end

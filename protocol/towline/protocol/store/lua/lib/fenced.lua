@@ -6,7 +6,7 @@ local function check_fence(log, run, q)
     return {'NORUN'}
   end
   local same = r[1] == fmt(q.epoch) and r[2] == q.nonce
-  if same and r[3] == fmt(q.commit) and r[4] ~= '' then
+  if same and r[3] == fmt(q.commit) and r[4] and r[4] ~= '' then
     return cmsgpack.unpack(r[4])
   end
   if r[5] == '1' then

@@ -1,4 +1,11 @@
 -- Puts a run that needs a worker where one will find it. Needs: clock.
+
+-- The latest end a lease or claim-by time can honestly have: what ends later was written before the clock jumped
+-- back, and proves nobody alive.
+local function latest_end(lease_ms, now, claim_ms)
+  return now + math.max(claim_ms, tonumber(lease_ms or 0) or 0)
+end
+
 -- A live holder learns of inputs by itself; a parked run is fed nothing; anyone else gets a hint on the
 -- command stream and a claim-by time, after which the sweep hints again.
 local function hint(run, commands, leases, id, now, claim_ms)
@@ -9,8 +16,10 @@ local function hint(run, commands, leases, id, now, claim_ms)
 end
 
 local function wake(run, commands, leases, id, now, claim_ms)
-  local r = redis.call('HMGET', run, 'lease_until', 'blocked', 'paused')
-  if (tonumber(r[1] or 0) or 0) > now or r[2] == '1' or r[3] == '1' then
+  local r = redis.call('HMGET', run, 'lease_until', 'blocked', 'paused', 'lease_ms')
+  local lease_until = tonumber(r[1] or 0) or 0
+  local is_held = lease_until > now and lease_until <= latest_end(r[4], now, claim_ms)
+  if is_held or r[2] == '1' or r[3] == '1' then
     return
   end
   hint(run, commands, leases, id, now, claim_ms)

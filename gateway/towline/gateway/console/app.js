@@ -4,10 +4,11 @@ const $ = (id) => document.getElementById(id), saved = sessionStorage, enc = enc
 const put = (node, ...children) => { node.append(...children); return node; };
 const el = (tag, text = '', props = {}, ...children) => put(Object.assign(document.createElement(tag), { textContent: text, ...props }), ...children);
 const fill = (id, items) => { $(id).replaceChildren(...items); $(id).parentElement.hidden = !items.length; };
-const randomId = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join('.');
+const randomId = () => crypto.getRandomValues(new Uint32Array(4)).join('.');
 const clock = (at) => (at ? new Date(at).toLocaleTimeString() : '');
 const notice = (text) => { $('notice').textContent = text ?? ''; $('notice').hidden = !text; };
-const attempt = (work) => work().then(() => notice(), (error) => notice(error.message));
+const attempt = (work) => work().catch((error) => notice(error.message));
+const act = (work) => { notice(); attempt(work); }; // what a person asked for: takes the last complaint away
 let me, view, socket, tries = 0, retryMs = 0, heardAt = 0, asked = 0, refreshing, starting = {}, decided = {};
 
 async function api(path, { body, key, raw } = {}) {
@@ -20,7 +21,6 @@ async function api(path, { body, key, raw } = {}) {
   throw new Error(problem.detail);
 }
 
-// Words.
 const wrong = (d) => `${d?.error?.type ?? 'error'}: ${d?.error?.message ?? 'reason not shown to you'}`;
 const unknown = (d) => (d.abandoned?.length ? `. Effect unknown: ${d.abandoned.map((step) => step.name).join(', ')}` : '');
 const WORDS = { 'run.taken_over': (d) => `by ${d.worker} from ${d.from}`, 'run.failed': (d) => `${d.summary}: ${wrong(d)}${unknown(d)}`,
@@ -28,7 +28,7 @@ const WORDS = { 'run.taken_over': (d) => `by ${d.worker} from ${d.from}`, 'run.f
   'run.waiting': (d) => `for ${d.on?.map((w) => w.name ?? w.kind).join(', ')}`, 'tool.failed': wrong, 'tool.retrying': wrong };
 function sentence({ type, data: d, redacted }) {
   const said = d && (WORDS[type]?.(d) ?? d.summary ?? d.title ?? d.text ?? d.headline ?? d.outcome ?? d.name ?? d.type ?? d.worker);
-  return `${type.replace(/[._]/g, ' ')}: ${said ?? (redacted ? '(not shown to you)' : JSON.stringify(d))}`;
+  return `${type.replace(/[._]/g, ' ')}: ${said ?? (redacted ? '(not shown to you)' : JSON.stringify(d))}`.slice(0, 2000);
 }
 function statusWords(run) {
   const why = run.status_detail?.text ?? run.status_detail?.code, { verified } = run.outcome ?? {};
@@ -55,10 +55,9 @@ function connect() {
   };
 }
 function receive(frame) {
-  const { op, code } = frame, isMine = frame.id === `s${asked}`;
-  if (op === 'welcome') { tries = retryMs = 0; $('link').textContent = 'Connected'; subscribe(); }
+  const { op, code } = frame, isMine = frame.id === `s${asked}`; // not of an earlier subscription
+  if (op === 'welcome') { tries = retryMs = 0; $('link').textContent = 'Connected'; notice(); subscribe(); }
   if (op === 'bye') retryMs = frame.retry_ms ?? 0;
-  if (op === 'auth_required') notice(`Your sign-in ends at ${clock(frame.deadline)}.`);
   if (op === 'problem' && isMine) notice(frame.problem.detail);
   if (op === 'heartbeat' && view?.placed === asked && frame.heads?.[view.run] > view.seq) subscribe();
   if (!view || frame.run !== view.run) return;
@@ -70,7 +69,7 @@ function receive(frame) {
     $('log').replaceChildren(); view.lines.forEach(addLine);
     draw(frame.projection);
   }
-  if (view.placed !== asked) return; // sent for an earlier subscription
+  if (view.placed !== asked) return;
   for (const event of op === 'events' ? frame.events : []) {
     if (event.seq <= view.seq) continue;
     if (event.seq !== view.seq + 1) return subscribe(); // a hole: again from the cursor we hold
@@ -84,7 +83,7 @@ function receive(frame) {
     refreshing ??= setTimeout(refresh, 150);
   }
   if (code === 'shed') setTimeout(subscribe, frame.retry_ms ?? 1000);
-  if (code === 'revoked' || code === 'purged') notice('This run is no longer shown to you.');
+  else if (code === 'revoked' || code === 'purged') notice('This run is no longer shown to you.');
 }
 
 // What is on screen.
@@ -94,7 +93,7 @@ function addLine({ seq, ts, text, bad }) {
   if (log.children.length > LINES) log.firstChild.remove();
   if (follows) log.scrollTop = log.scrollHeight;
 }
-const refresh = () => { refreshing = undefined; listRuns(); attempt(async () => draw(await api(`/runs/${enc(view.run)}`))); };
+const refresh = () => { refreshing = undefined; listRuns(); attempt(async () => view && draw(await api(`/runs/${enc(view.run)}`))); };
 async function listRuns() {
   const { items = [] } = await api(`/runs?limit=30&owner=${enc(me.subject)}`).catch(() => ({}));
   const link = (run) => ({ href: `#run=${enc(run.id)}`, ariaCurrent: run.id === view?.run ? 'page' : null });
@@ -121,12 +120,11 @@ function draw(run) {
 async function artifacts(run) {
   const save = async ({ id, name }) => {
     const href = URL.createObjectURL(await api(`/runs/${enc(run)}/artifacts/${enc(id)}`, { raw: true }));
-    el('a', '', { href, download: name }).click();
-    setTimeout(() => URL.revokeObjectURL(href), 60000);
+    el('a', '', { href, download: name }).click(); // the blob goes with the page
   };
   const { items } = await api(`/runs/${enc(run)}/artifacts`);
   if (run === view?.run) fill('artifacts', items.map((made) => el('li', '', {},
-    el('button', made.name, { className: 'quiet', onclick: () => attempt(() => save(made)) }),
+    el('button', made.name, { className: 'quiet', onclick: () => act(() => save(made)) }),
     el('small', `${made.media_type}, ${(made.size / 1024).toFixed(1)} KiB`))));
 }
 async function ask(run, wait) {
@@ -134,7 +132,7 @@ async function ask(run, wait) {
   if (!request?.proposal) return el('section', 'What is asked is not shown to you.', { className: 'ask' });
   const names = { intent: 'Will do', lineage: 'Derived from', permissions: 'Touches', blast_radius: 'At risk', rollback: 'To undo' };
   const rows = [...Object.entries(request.proposal), ...(request.questions ?? []).map((q) => ['Question', q.text]), ['Digest', request.digest]];
-  const button = (type, text, className) => el('button', text, { className, onclick: () => attempt(async () => {
+  const button = (type, text, className) => el('button', text, { className, onclick: () => act(async () => {
     const key = (decided[type + wait.id] ??= randomId()); // pressed twice, or again after a lost answer: one decision
     await api(`/runs/${enc(run)}/commands`, { key, body: { type, data: { request: wait.id, digest: request.digest } } });
     refresh();
@@ -145,12 +143,13 @@ async function ask(run, wait) {
 }
 
 // Which run, and who.
-function pick() {
+function pick(event) {
   const parts = new URLSearchParams(location.hash.slice(1)), run = parts.get('run'), kept = JSON.parse(saved.getItem('view') ?? 'null');
   if (parts.has('token')) { // once, and out of the address: it must not be shared, nor stay in the history
     saved.setItem('token', parts.get('token'));
     parts.delete('token');
     history.replaceState(null, '', `${location.pathname}#${parts}`);
+    if (event) location.reload(); // perhaps somebody else
   }
   if (view?.run !== run) {
     if (view) send({ op: 'unsubscribe', id: 'u', run: view.run });
@@ -169,20 +168,20 @@ async function signIn() {
   connect();
   setInterval(() => { if (Date.now() - heardAt > 60000) socket.close(4001); if (!document.hidden) listRuns(); }, 5000);
 }
-$('sign-out').onclick = () => signOut();
 $('sign-in').onsubmit = (event) => { event.preventDefault(); saved.setItem('token', $('token').value.trim()); location.reload(); };
 $('start').onsubmit = (event) => {
   event.preventDefault();
-  const path = $('path').value.trim(); // a start whose answer was lost is not started again
-  if (starting.path !== path) starting = { path, key: randomId() };
-  attempt(async () => {
-    const run = await api('/runs', { key: starting.key, body: { workflow: 'review', input: { source: { path } } } });
+  const path = $('path').value.trim(), headline = `Review of ${path.split('/').filter(Boolean).pop() ?? '/'}`.slice(0, 80);
+  if (starting.path !== path) starting = { path, key: randomId() }; // when its answer was lost, the same start
+  act(async () => {
+    const run = await api('/runs', { key: starting.key, body: { workflow: 'review', input: { source: { path } }, headline } });
     starting = {};
     location.hash = `run=${enc(run.id)}`;
   });
 };
 $('cancel').onclick = () => confirm('Cancel this run? It gets half a minute to clean up.')
-  && attempt(async () => draw(await api(`/runs/${enc(view.run)}/cancel`, { body: {} })));
+  && act(async () => draw(await api(`/runs/${enc(view.run)}/cancel`, { body: {} })));
+$('sign-out').onclick = () => signOut();
 addEventListener('hashchange', pick);
 pick();
 if (saved.getItem('token')) attempt(signIn); else { $('sign-in').hidden = false; notice(saved.getItem('why')); }

@@ -26,11 +26,22 @@ from towline.deploy.data_folder import StoreFailed
 from towline.deploy.durations import parse_duration
 from towline.deploy.loading import SHIPPED, LoadError, load
 from towline.deploy.local import DEFAULT_PORT, StackError, StackOptions
-from towline.deploy.settings import SettingsError, payloads_of, refuse_unknown, secret_of, store_url_of
+from towline.deploy.settings import (
+    PREFIXES,
+    VARIABLES,
+    SettingsError,
+    payloads_of,
+    refuse_unknown,
+    secret_of,
+    store_url_of,
+)
 from towline.deploy.supervise import end_with_supervisor
-from towline.protocol.store.api import StoreError
+from towline.gateway.settings import SettingsError as GatewaySettingsError
+from towline.protocol.store.api import StoreError, StoreUnavailable
+from towline.protocol.store.crash_points import BadCrashPoint
 from towline.protocol.store.durability import NotDurable, enforce_at
 from towline.protocol.tokens import ROLES, mint
+from towline.workers.settings import WorkerSettingsError
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -41,6 +52,7 @@ DEFAULT_DATA: Final = Path(".towline")
 app = typer.Typer(
     name="towline",
     help="A durable address for every long-running agent run.",
+    epilog=f"Environment: {', '.join(VARIABLES)}, and what begins with {' or '.join(PREFIXES)}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -212,11 +224,15 @@ def run(arguments: list[str]) -> int:
         return _fail(f"{error.format_message().rstrip('.')}; see '{where} --help'", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
-    except (SettingsError, LoadError, NotDurable) as error:
+    except (SettingsError, GatewaySettingsError, WorkerSettingsError, BadCrashPoint, LoadError, NotDurable) as error:
         return _fail(str(error), USAGE)
+    except StoreUnavailable as error:
+        return _fail(f"{error}; start the store, or name another with --url", FAILED)
     except (StackError, StoreFailed, StoreError) as error:
         return _fail(str(error), FAILED)
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            return _fail(f"{error.filename or 'the system'}: {error.strerror or error}", FAILED)
         # Whoever read us has gone (`towline … | head`); Python must not complain at exit either.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

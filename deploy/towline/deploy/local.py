@@ -88,6 +88,7 @@ class Stack:
         self._store_keeper: asyncio.Task[None] | None = None
         self._supervisor: Supervisor | None = None
         self._stopping = asyncio.Event()
+        self._owns = False
         self.data = self._store.data
 
     async def start(self) -> Ready:
@@ -99,6 +100,8 @@ class Stack:
         workflows = tuple(absolute(named) for named in self._options.workflows)
         try:
             await _in_thread(self._store.start)
+            self._owns = True
+            (self.data / "dev.json").unlink(missing_ok=True)  # of one that was killed
             return await self._start_rest(workflows)
         except BaseException:
             await self.stop()
@@ -141,8 +144,9 @@ class Stack:
 
     async def stop(self) -> None:
         """Ends everything, the store last. May be called twice."""
-        with contextlib.suppress(OSError):
-            (self.data / "dev.json").unlink(missing_ok=True)
+        if self._owns:
+            with contextlib.suppress(OSError):
+                (self.data / "dev.json").unlink(missing_ok=True)
         if self._supervisor is not None:
             await self._supervisor.stop()
         self._stopping.set()

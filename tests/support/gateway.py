@@ -117,9 +117,9 @@ class RunningGateway:
     @asynccontextmanager
     async def socket(self, credential: str | None = None, *, hello: bool = True, **more: Any) -> AsyncIterator[Wire]:
         """A socket that was welcomed; with `hello` False one that was only upgraded."""
-        more.setdefault("subprotocols", [SUBPROTOCOL])
+        more = {"subprotocols": [SUBPROTOCOL], "compression": None, **more}
         address = self.url.replace("http://", "ws://") + "/v1/socket"
-        async with connect(address, compression=None, max_size=2**20, **more) as connection:
+        async with connect(address, max_size=2**20, **more) as connection:
             wire = Wire(connection)
             if hello:
                 await wire.hello(credential)

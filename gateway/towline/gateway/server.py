@@ -26,7 +26,7 @@ from websockets.http11 import Request
 from towline.gateway.app import create_app, drain
 from towline.gateway.settings import Settings
 from towline.gateway.socket import TRANSPORT
-from towline.protocol.limits import CLIENT_FRAME_BYTES
+from towline.protocol.limits import CLIENT_FRAME_BYTES, EVENTS_FRAME_BYTES
 
 _log: Final = logging.getLogger("towline.gateway")
 
@@ -34,6 +34,8 @@ _PING_S: Final = 25.0
 _PONG_S: Final = 60.0
 """Longer than what ends a socket that takes nothing, so that this end has the code that says why."""
 _LINGER_S: Final = 5.0
+_UNSENT_BYTES: Final = 2 * EVENTS_FRAME_BYTES
+"""What the kernel may hold of a socket beside what is on its way."""
 
 
 class Transport:
@@ -54,6 +56,13 @@ class Transport:
 class SocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's protocol, which shows its transport to the application."""
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the kernel from hoarding what the peer does not take: the log is the buffer."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
     def handle_connect(self, event: Request) -> None:
         """Adds the extension before the application runs."""
         super().handle_connect(event)
@@ -69,7 +78,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.close()
-        self.loop.call_later(_LINGER_S, self.transport.abort)
+        self.loop.call_later(_LINGER_S, self._abort)
+
+    def _abort(self) -> None:
+        if not self.disconnected:
+            self.transport.abort()
 
 
 class GatewayServer(uvicorn.Server):

@@ -1,11 +1,14 @@
 """Every row of the cursor table, on the socket and on pages, against a real log."""
 
+import asyncio
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 from tests.support.gateway import Hand, RunningGateway
 from tests.support.waiting import wait_until
+from towline.protocol.store.keys import RunKeys
 
 pytestmark = pytest.mark.store
 
@@ -151,8 +154,6 @@ async def test_each_row_on_pages(gateway: RunningGateway) -> None:
 
 async def test_a_page_waits_for_the_next_event(gateway: RunningGateway) -> None:
     run, hand, at = await run_of(gateway, 1)
-    import asyncio
-
     waiting = asyncio.create_task(
         gateway.http.get(f"/v1/runs/{run}/events", params={"after": at[3], "wait_ms": 30_000})
     )
@@ -173,10 +174,6 @@ async def test_a_page_waits_for_the_next_event(gateway: RunningGateway) -> None:
 
 
 async def test_a_store_put_back_sends_clients_away_to_ask_again(gateway: RunningGateway, redis_url: str) -> None:
-    import redis.asyncio
-
-    from towline.protocol.store.keys import RunKeys
-
     run, hand, at = await run_of(gateway, 6)
     keys = RunKeys.of(run)
     async with gateway.socket() as wire, redis.asyncio.Redis.from_url(redis_url) as client:
@@ -184,9 +181,10 @@ async def test_a_store_put_back_sends_clients_away_to_ask_again(gateway: Running
         await wire.until("live")
         saved = {key: await client.dump(key) for key in (keys.log, keys.run, keys.side, keys.private)}
         await hand.note("lost", count=3)
-        await wire.until("events", cursor=(await gateway.store.heads([run]))[run].__str__())
-        lost = wire.frames[-1]["cursor"]
+        lost = str((await gateway.store.heads([run]))[run])
+        await wire.until("events", cursor=lost)
         for key, value in saved.items():
+            assert value is not None
             await client.restore(key, 0, value, replace=True)
         assert await wire.closed() == 4010
         assert wire.frames[-1]["op"] == "bye"

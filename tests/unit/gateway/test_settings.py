@@ -1,0 +1,63 @@
+"""Settings: the environment is read whole, what is misspelt or wrong is refused by name."""
+
+from pathlib import Path
+
+import pytest
+
+from towline.gateway.settings import Settings, SettingsError, from_environment
+
+SECRET = "s" * 32
+NEEDED = {"TOWLINE_STORE_URL": "unix:///s", "TOWLINE_JWT_SECRET": SECRET, "TOWLINE_DATA": "/data"}
+
+
+def test_the_environment_is_read() -> None:
+    settings = from_environment(
+        {
+            **NEEDED,
+            "TOWLINE_ALLOW_PATHS": "/a:/b",
+            "TOWLINE_GATEWAY_PORT": "0",
+            "TOWLINE_GATEWAY_ORIGINS": "https://a.example, https://b.example",
+            "TOWLINE_GATEWAY_DEVELOPMENT": "yes",
+            "PATH": "/bin",
+        }
+    )
+    assert settings == Settings(
+        store_url="unix:///s",
+        jwt_secret=SECRET.encode(),
+        payloads=Path("/data/payloads"),
+        port=0,
+        origins=("https://a.example", "https://b.example"),
+        allow_paths=("/a", "/b"),
+        development=True,
+    )
+
+
+def test_what_is_given_wins_and_none_is_not_given() -> None:
+    settings = from_environment({**NEEDED, "TOWLINE_GATEWAY_PORT": "1"}, port=2, host=None)
+    assert (settings.port, settings.host) == (2, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOWLINE_GATEWAY_PROT", "1"),
+        ("TOWLINE_GATEWAY_PORT", "http"),
+        ("TOWLINE_GATEWAY_PORT", "-1"),
+        ("TOWLINE_GATEWAY_DEVELOPMENT", "maybe"),
+        ("TOWLINE_GATEWAY_HELLO_MS", "1s"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        from_environment({**NEEDED, name: value})
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_is_needed_is_asked_for(name: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        from_environment({key: value for key, value in NEEDED.items() if key != name})
+
+
+def test_a_secret_that_could_be_guessed_is_refused() -> None:
+    with pytest.raises(SettingsError, match="32"):
+        from_environment({**NEEDED, "TOWLINE_JWT_SECRET": "short"})

@@ -46,6 +46,8 @@ class Hub:
         self._reader = store.notices()
         self._followers: dict[str, set[Follower]] = {}
         self._heads: dict[str, Cursor] = {}
+        self._fresh: set[str] = set()
+        self._was_torn = False
         self._wake = asyncio.Event()
 
     @property
@@ -63,6 +65,7 @@ class Hub:
         followers.add(follower)
         if len(followers) == 1:
             await self._reader.follow(run)
+            self._fresh.add(run)
             self._wake.set()
 
     async def unfollow(self, run: str, follower: Follower) -> None:
@@ -98,6 +101,7 @@ class Hub:
     async def _read(self) -> None:
         async for notice in self._reader:
             if notice is None:
+                self._was_torn = True
                 self._wake.set()
                 continue
             if notice.entries:
@@ -108,20 +112,26 @@ class Hub:
                 self._heads.pop(notice.run, None)
 
     async def _watch_heads(self) -> None:
+        loop = asyncio.get_running_loop()
+        all_at_s = loop.time() + self._sweep_s
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._sweep_s):
+                async with asyncio.timeout_at(all_at_s):
                     await self._wake.wait()
-                await asyncio.sleep(_FRESH_S)
-            self._wake.clear()
+                    self._wake.clear()
+                    await asyncio.sleep(_FRESH_S)
+            fresh, self._fresh = self._fresh, set()
+            if self._was_torn or loop.time() >= all_at_s:
+                self._was_torn = False
+                all_at_s = loop.time() + self._sweep_s
+                fresh = set(self._followers)
             try:
-                await self.compare_heads()
+                await self._compare_heads([run for run in fresh if run in self._followers])
             except StoreError as error:
                 _log.warning("heads not compared: %s", error)
 
-    async def compare_heads(self) -> None:
-        """Tells every follower where its run stands. Raises `StoreUnavailable`."""
-        runs = list(self._followers)
+    async def _compare_heads(self, runs: Sequence[str]) -> None:
+        """Tells the followers of `runs` where these stand."""
         for start in range(0, len(runs), _BATCH):
             batch = runs[start : start + _BATCH]
             heads = await self._store.heads(batch)

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
+from towline.gateway import sse
 from towline.gateway.http import Call, json_answer, route
 from towline.gateway.hub import Watcher
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import LATEST, START, Cursor
-from towline.protocol.errors import problem
 from towline.protocol.frames import Range, Recovery, RecoveryCode
 from towline.protocol.limits import LIST_DEFAULT, PAGE_BYTES, PAGE_EVENTS, WAIT_MAX_MS
 from towline.protocol.projection import project_entry
@@ -41,9 +41,9 @@ class EventsPage(Struct, frozen=True, omit_defaults=True):
 
 async def events(call: Call) -> Response:
     """`GET /v1/runs/{run}/events`."""
+    if sse.is_wanted(call):
+        return await sse.stream(call)
     run = call.path("run")
-    if "text/event-stream" in call.request.headers.get("accept", ""):
-        raise problem("unsupported", "Server-sent events are not served yet; ask for pages, or use the socket.")
     caller, _ = await call.services.reach(call.credential, run)
     after = call.query_cursor()
     limit = call.query_int("limit", DEFAULT_EVENTS, 1, PAGE_EVENTS)

@@ -38,8 +38,13 @@ def problem_of(error: Exception, request_id: str) -> Problem:
         case HTTPException():
             return Problem("not_found", "There is nothing at this address, or not with this method.")
         case _:
-            _log.error("request %s failed", request_id, exc_info=error)
+            log_fault(error, request_id)
             return Problem("internal", "Something here is broken; tell the operator the request id.")
+
+
+def log_fault(error: BaseException, request_id: str) -> None:
+    """Writes down what is nobody's refusal, under the id that the caller was told."""
+    _log.error("request %s failed", request_id, exc_info=error)
 
 
 def answer(problem: Problem, request_id: str, *, status: int | None = None) -> Response:

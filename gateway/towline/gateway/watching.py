@@ -1,4 +1,4 @@
-"""One subscription on a socket: the loop that does what the subscription machine says.
+"""One subscription of one peer, a socket or a stream: the loop that does what the subscription machine says.
 
 Promises that frames of a run leave in the machine's order, that a store which is away is waited for once the client
 was told where it stands, and that nothing queues here: while a frame waits for a slow socket the machine keeps a
@@ -40,11 +40,20 @@ class Peer(Protocol):
 class Watching:
     """A run being watched. `run_to_end` is its whole life; cancel it to end it early."""
 
-    def __init__(self, services: Services, peer: Peer, credential: Credential, frame: f.Subscribe) -> None:
+    def __init__(
+        self,
+        services: Services,
+        peer: Peer,
+        credential: Credential,
+        frame: f.Subscribe,
+        *,
+        one_event_a_frame: bool = False,
+    ) -> None:
         self._services = services
         self._peer = peer
         self._credential = credential
         self._frame = frame
+        self._one_event_a_frame = one_event_a_frame
         self._machine = s.Subscription(frame.after, limit=frame.limit)
         self._wake = asyncio.Event()
         self._loaded: Loaded | None = None
@@ -135,8 +144,9 @@ class Watching:
                 await self._peer.send(await self._subscribed(action, caller))
                 self._was_told = True
             case s.SendEvents():
-                raw = [project_entry(entry, caller.role) for entry in action.entries]
-                await self._peer.send(f.events(self.run, raw, action.cursor, replay=action.replay))
+                for entries in [[e] for e in action.entries] if self._one_event_a_frame else [action.entries]:
+                    raw = [project_entry(entry, caller.role) for entry in entries]
+                    await self._peer.send(f.events(self.run, raw, entries[-1].cursor, replay=action.replay))
             case s.SendLive():
                 await self._peer.send(f.Live(self.run, str(action.cursor)))
             case s.SendEnd():

@@ -130,6 +130,16 @@ def test_cancel_asks_first(signed_in: Page, folder: Path) -> None:
     expect(page.locator("#runs a[aria-current=page]")).to_contain_text("Cancelled")
 
 
+def test_a_failure_is_shown_as_one(signed_in: Page, folder: Path) -> None:
+    page, empty = signed_in, folder.parent / "empty"
+    empty.mkdir()
+    start(page, empty)
+    expect(page.locator("#status")).to_have_text(re.compile("^Failed: .*nothing to review"))
+    expect(page.locator("#status")).to_have_class("failed")
+    expect(page.locator("#plan li.failed")).to_have_count(1)
+    expect(page.locator("#log li.bad").last).to_contain_text("nothing to review")
+
+
 def test_what_is_refused_is_said_and_stays(signed_in: Page) -> None:
     page = signed_in
     start(page, Path("/etc"))

@@ -72,8 +72,20 @@ def _error(data: JsonObject) -> str:
     return f"{error.get('type', 'error')}: {error.get('message', 'reason not shown')}"
 
 
+def _failed(data: JsonObject) -> str:
+    summary, error = str(data["summary"]), _error(data)
+    known = str((data.get("error") or {}).get("message")) in summary
+    return f"failed: {summary if known else f'{summary}: {error}'}{_abandoned(data)}"
+
+
+def _step(data: JsonObject) -> str:
+    """The name in a step's id, which is generation, scope, name and occurrence."""
+    parts = str(data["step"]).split(":")
+    return parts[-2] if len(parts) == 4 else parts[0]
+
+
 def _waits(data: JsonObject) -> str:
-    on = [str(w.get("name") or w.get("kind")) for w in data.get("on", [])]
+    on = [f"{w.get('kind')} {w.get('name') or ''}".rstrip() for w in data.get("on", [])]
     return "waits for " + (", ".join(on) if on else "nothing that is known")
 
 
@@ -101,7 +113,7 @@ _SENTENCES: Final[Mapping[str, Callable[[JsonObject], str]]] = {
     "run.blocked": lambda d: f"blocked: {d['blocker'].get('title')}",
     "run.continued": lambda d: f"continued as generation {d['generation']}",
     "run.completed": lambda d: f"completed: {_verified(d)}",
-    "run.failed": lambda d: f"failed: {d['summary']}: {_error(d)}{_abandoned(d)}",
+    "run.failed": _failed,
     "run.cancelled": lambda d: (
         f"cancelled by {d['by']}"
         + (f": {d['reason']}" if d.get("reason") else "")
@@ -113,9 +125,9 @@ _SENTENCES: Final[Mapping[str, Callable[[JsonObject], str]]] = {
     "plan.step": lambda d: f"step {d['id']} {d['status']}" + (f": {d['note']}" if d.get("note") else ""),
     "tool.scheduled": lambda d: f"{d['name']} waits for a worker of queue {d['queue']}",
     "tool.started": lambda d: f"{d['title']}" + (f" (attempt {d['attempt']})" if d["attempt"] > 1 else ""),
-    "tool.retrying": lambda d: f"attempt {d['attempt']} of {d['step']} failed, another follows: {_error(d)}",
+    "tool.retrying": lambda d: f"attempt {d['attempt']} of {_step(d)} failed, another follows: {_error(d)}",
     "tool.finished": lambda d: f"{d['summary']} ({duration(d['duration_ms'])})",
-    "tool.failed": lambda d: f"{d['step']} failed: {_error(d)}",
+    "tool.failed": lambda d: f"{_step(d)} failed: {_error(d)}",
     "child.started": lambda d: f"started the run {d['run']}",
     "child.finished": lambda d: f"the run {d['run']} {d['status']}",
     "message.completed": lambda d: f"{d['role']}: {d.get('text')}",
@@ -160,6 +172,9 @@ def status_of(run: SeenRun) -> str:
     if run.status == "waiting":
         kinds = sorted({str(w.get("kind")) for w in run.waiting_on})
         return "waiting for " + (", ".join(kinds) or "nothing that is known")
-    if run.status == "completed" and (run.outcome or {}).get("verified") is False:
-        return "completed, NOT verified"
+    if run.status == "completed":
+        return {True: "completed, verified", False: "completed, NOT verified"}.get(
+            (run.outcome or {}).get("verified"),  # type: ignore[arg-type]
+            "completed",
+        )
     return run.status + (f" ({plain(detail['code'])})" if detail.get("code") and not run.is_terminal else "")

@@ -23,7 +23,7 @@ async function api(path, { body, key, raw } = {}) {
 
 const wrong = (d) => `${d?.error?.type ?? 'error'}: ${d?.error?.message ?? 'reason not shown to you'}`;
 const unknown = (d) => (d.abandoned?.length ? `. Effect unknown: ${d.abandoned.map((step) => step.name).join(', ')}` : '');
-const WORDS = { 'run.taken_over': (d) => `by ${d.worker} from ${d.from}`, 'run.failed': (d) => `${d.summary}: ${wrong(d)}${unknown(d)}`,
+const WORDS = { 'run.taken_over': (d) => `by ${d.worker} from ${d.from}`, 'run.failed': (d) => `${d.summary}${unknown(d)}`,
   'run.cancelled': (d) => `${d.reason ?? `by ${d.by}`}${unknown(d)}`, 'plan.step': (d) => `${d.id} ${d.status}`,
   'run.waiting': (d) => `for ${d.on?.map((w) => w.name ?? w.kind).join(', ')}`, 'tool.failed': wrong, 'tool.retrying': wrong };
 function sentence({ type, data: d, redacted }) {

@@ -33,7 +33,10 @@ from towline.protocol.store.sweep import Sweeper
 _log: Final = logging.getLogger("towline.gateway")
 
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
-_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Range", "Traceparent")
+_HEADERS: Final = (
+    *("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match"),
+    *("Last-Event-ID", "Range", "Traceparent"),
+)
 
 
 class Sockets:

@@ -47,12 +47,13 @@ def refuse_extremes(value: Any) -> None:
     """Raises `ProblemError` if a decoded `value` is too deep, or holds an integer of more than 64 bits."""
     level, depth = [value], 0
     while level:
-        if depth > MAX_DEPTH:
-            raise _too_deep()
         for item in level:
             if isinstance(item, int) and not _MIN_INT <= item <= _MAX_INT:
                 raise problem("bad_request", "An integer in it has more than 64 bits.", expected="64 bit numbers")
-        level = [child for item in level if isinstance(item, dict | list) for child in _children(item)]
+        containers = [item for item in level if isinstance(item, dict | list)]
+        if containers and depth == MAX_DEPTH:
+            raise _too_deep()
+        level = [child for item in containers for child in _children(item)]
         depth += 1
 
 

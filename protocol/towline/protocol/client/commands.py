@@ -50,7 +50,9 @@ class Outbox:
 
     def forget(self, run: str, command_id: str) -> None:
         """Sends it no more. It may have been accepted."""
-        self._waiting.pop((run, command_id), None)
+        key = (run, command_id)
+        self._waiting.pop(key, None)
+        self._asked = {frame_id: asked for frame_id, asked in self._asked.items() if asked != key}
 
     def unsent(self) -> list[Send]:
         """The commands that this socket has not carried yet."""
@@ -78,5 +80,5 @@ class Outbox:
         settled = receipt.get("status") in _SETTLED or bool(receipt.get("timed_out"))
         is_final = settled or send.wait is None
         if is_final:
-            del self._waiting[key]
+            self.forget(*key)
         return Answered(send.run, send.command_id, receipt, is_final)

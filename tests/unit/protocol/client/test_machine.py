@@ -153,6 +153,18 @@ def test_a_command_that_waits_for_its_outcome_has_two_receipts() -> None:
     assert [(a.receipt["status"], a.is_final) for a in answers] == [("accepted", False), ("applied", True)]
 
 
+def test_an_answered_command_can_be_sent_again() -> None:
+    peer = Peer()
+    peer.machine.command(command())
+    peer.welcome()
+    peer.receive({"op": "receipt", "id": peer.last("command")["id"], "status": "accepted"})
+    peer.machine.command(command())
+    peer.drain()
+    assert peer.count("command") == 2
+    peer.receive({"op": "receipt", "id": peer.last("command")["id"], "status": "accepted", "duplicate": True})
+    assert sum(isinstance(n, Answered) for n in peer.news) == 2
+
+
 def test_one_command_id_has_one_body() -> None:
     peer = Peer()
     peer.machine.command(command())

@@ -1,0 +1,124 @@
+"""kill -9 of everything, everywhere: the run completes, recorded once, and its watcher misses nothing.
+
+One journey per crash point: the process that reaches the point dies there, as by `kill -9`, and a keeper starts
+it again. Points that only a sweep reaches get a worker that is killed first.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import Stack
+from tests.support.traveller import check, travel
+from tests.support.waiting import wait_until
+from towline.protocol.client.views import SeenEvent
+from towline.protocol.store.crash_points import names
+
+pytestmark = pytest.mark.processes
+
+AT_ONCE = 4
+"""How many stacks run at a time on two cores."""
+
+GATEWAY_POINTS = [f"{side}:{script}" for side in ("before", "after") for script in ("create_run", "accept_command")]
+SWEEP_POINTS = [
+    f"{side}:{script}" for side in ("before", "after") for script in ("fire_timer", "rehint_run", "sweep_partition")
+]
+"""Reached by a worker or a gateway, whichever sweeps first; `rehint_run` only once a lease ran out."""
+WORKER_POINTS = sorted(set(names()) - set(GATEWAY_POINTS) - set(SWEEP_POINTS))
+
+
+async def _journey(
+    folder: Path, stack: Stack, on_event: Callable[[Stack, SeenEvent], Awaitable[None]] | None = None
+) -> None:
+    ledger = folder / "ledger"
+    async with stack, stack.client() as client:
+
+        async def told(event: SeenEvent) -> None:
+            if on_event is not None:
+                await on_event(stack, event)
+
+        try:
+            seen = await asyncio.wait_for(travel(client, ledger, on_event=told), 120)
+            check(seen, ledger)
+            await wait_until(stack.has_killed, f"{folder.name} to be reached")
+        except (AssertionError, TimeoutError) as error:
+            raise AssertionError(f"{folder.name}: {error!r}\n{stack.logs()}") from error
+
+
+async def _in_turns(work: list[Awaitable[None]]) -> None:
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def in_turn(each: Awaitable[None]) -> None:
+        async with turns:
+            await each
+
+    answers = await asyncio.gather(*(in_turn(each) for each in work), return_exceptions=True)
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if failures:
+        raise BaseExceptionGroup(f"{len(failures)} of {len(work)}", failures)
+
+
+def _folder(root: Path, name: str) -> Path:
+    folder = root / name.replace(":", "-")
+    folder.mkdir()
+    return folder
+
+
+async def test_a_worker_dies_at_each_of_its_crash_points(tmp_path: Path) -> None:
+    work: list[Awaitable[None]] = []
+    for point in WORKER_POINTS:
+        hit = 3 if point.endswith(":commit") else 1
+        folder = _folder(tmp_path, point)
+        work.append(_journey(folder, Stack(folder, crash_worker=f"{point}:{hit}")))
+    await _in_turns(work)
+
+
+async def test_a_gateway_dies_at_each_of_its_crash_points(tmp_path: Path) -> None:
+    work: list[Awaitable[None]] = []
+    for point in GATEWAY_POINTS:
+        folder = _folder(tmp_path, point)
+        work.append(_journey(folder, Stack(folder, crash_gateway=f"{point}:1")))
+    await _in_turns(work)
+
+
+async def test_whoever_sweeps_dies_while_it_helps_a_run_whose_worker_died(tmp_path: Path) -> None:
+    """Two workers, so that one more may die; the first is killed in the middle of a step."""
+
+    async def kill_the_holder(stack: Stack, event: SeenEvent) -> None:
+        if event.type == "run.started":
+            holder = int(event.data["worker"].rsplit("-", 2)[1])
+            for kept in stack.workers:
+                if kept.pid == holder:
+                    kept.kill()
+                    kept.expected += 1
+
+    work: list[Awaitable[None]] = []
+    for point in SWEEP_POINTS:
+        folder = _folder(tmp_path, point)
+        stack = Stack(folder, workers=2, crash_gateway=f"{point}:1", crash_worker=f"{point}:1")
+        work.append(_journey(folder, stack, kill_the_holder))
+    await _in_turns(work)
+
+
+async def test_worker_gateway_and_store_are_killed_in_turn_during_one_run(tmp_path: Path) -> None:
+    killed: list[str] = []
+
+    async def kill_something(stack: Stack, event: SeenEvent) -> None:
+        if event.type == "plan.proposed" and "worker" not in killed:
+            killed.append("worker")
+            stack.workers[0].kill()
+        elif event.type == "run.taken_over" and "gateway" not in killed:
+            killed.append("gateway")
+            stack.gateways[0].kill()
+        elif event.type == "tool.retrying" and "store" not in killed:
+            killed.append("store")
+            await asyncio.to_thread(stack.store.restart)
+        elif event.type == "run.waiting" and "store again" not in killed:
+            killed.append("store again")
+            await asyncio.to_thread(stack.store.restart)
+
+    folder = _folder(tmp_path, "all")
+    await _journey(folder, Stack(folder, workers=1), kill_something)
+    assert {"worker", "gateway", "store", "store again"} <= set(killed)

@@ -75,7 +75,7 @@ def test_they_replay_three_results_and_run_nothing_again(drive: Any) -> None:
 
 def test_nested_values_come_out_as_declared(drive: Any) -> None:
     async def body(ctx: Context) -> bool:
-        return (await ctx.run(pair, (1, {"a": [1, 2]}))) == (1, 1)
+        return bool((await ctx.run(pair, (1, {"a": [1, 2]}))) == (1, 1))
 
     driven = drive(body)
     attempt = driven.attempts["1:0:pair:1"]
@@ -87,7 +87,7 @@ def test_nested_values_come_out_as_declared(drive: Any) -> None:
 def test_branches_with_the_same_activity_do_not_mix_whatever_comes_first(drive: Any) -> None:
     async def body(ctx: Context) -> list[str]:
         async def branch(name: str) -> str:
-            return await ctx.run(look, name) + await ctx.run(look, name)
+            return str(await ctx.run(look, name)) + str(await ctx.run(look, name))
 
         return list(await asyncio.gather(branch("a"), branch("b")))
 
@@ -122,7 +122,11 @@ def test_a_side_effect_happens_once(drive: Any) -> None:
     calls: list[int] = []
 
     async def body(ctx: Context) -> Any:
-        value = await ctx.side_effect(lambda: calls.append(1) or {"n": len(calls)})
+        def make() -> dict[str, int]:
+            calls.append(1)
+            return {"n": len(calls)}
+
+        value = await ctx.side_effect(make)
         await ctx.wait_signal("go")
         return value
 

@@ -68,7 +68,8 @@ class AttemptFailed(Struct, frozen=True, kw_only=True):
 
 
 Outcome = AttemptFinished | AttemptFailed
-EndingKind = Literal["waiting", "blocked", "close"]
+EndingKind = Literal["waiting", "blocked", "hand_over", "close"]
+"""How a holding ends: three ways to give the lease back, and the end of the run."""
 
 
 class Commit(Struct, frozen=True, kw_only=True):
@@ -113,6 +114,11 @@ class Item(Struct, frozen=True, kw_only=True):
     disarm: Timer | None = None
     artifact: StoreArtifact | None = None
     recorded: bool = False
+
+    @property
+    def starts_something(self) -> bool:
+        """Whether an attempt would begin once this is in the log."""
+        return self.start is not None or isinstance(self.decision, StartActivity)
 
 
 class Part:

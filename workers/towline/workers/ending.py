@@ -1,10 +1,11 @@
 """How a run ends: what stayed unread is rejected, what is open is withdrawn, what began is listed, all in one step.
 
 Promises that nothing follows the terminal entry and that an accepted command never lacks its outcome. Leaves when
-a run may end to `holding`, the words to `openends`, and runs that nobody can run to the store's forced close.
+a run may end to `holding`, the words to `store.openends`, and runs that nobody can run to the store's forced close.
 """
 
 from towline.protocol.events import Actor
+from towline.protocol.store.api import Timer
 from towline.workers.commits import MOST_ENTRIES, Part
 from towline.workers.decisions import Ending
 from towline.workers.entries import SeqUnknown, ending_entry
@@ -22,22 +23,25 @@ def offer_close(part: Part, ending: Ending, ledger: Ledger, agent: Actor) -> Non
             seq_of=ledger.book.finished_seq.get,
             abandoned=[step for step in ledger.abandoned() if step.step not in part.ended_steps()],
             checkpoint=ledger.checkpoint,
+            are_proven=ledger.are_proven,
         )
     except SeqUnknown:
         if not part.entries:
             raise
         return  # it cites a result of this very commit
-    last, outcomes, requests = ledger.open.last_entries(), ledger.open.outcomes(), list(ledger.open.requests)
-    if part.entries and not part.fits([*last, terminal]):
+    ends = ledger.open
+    is_whole = len(ends.commands) + len(ends.requests) < MOST_ENTRIES
+    if not is_whole:  # as many as fit, as a plain commit; a later one ends
+        ends = ends.first(MOST_ENTRIES // 2)
+    closing = [*ends.last_entries(), terminal] if is_whole else ends.last_entries()
+    if part.entries and not part.fits(closing):
         return
-    if len(last) < MOST_ENTRIES:
-        last.append(terminal)
-        part.ending = "close"
-    else:  # as many as fit, as a plain commit; a later one ends
-        last, requests = last[:MOST_ENTRIES], requests[: max(0, MOST_ENTRIES - len(outcomes))]
-        outcomes = outcomes[:MOST_ENTRIES]
-    for entry in last:
+    for entry in closing:
         part.append(entry)
-    part.outcomes.extend(outcomes)
-    part.applied += sum(command.counts for command in list(ledger.open.commands.values())[: len(outcomes)])
-    part.withdrawn.extend(requests)
+    part.outcomes.extend(ends.outcomes())
+    part.applied += sum(command.counts for command in ends.commands.values())
+    part.withdrawn.extend(ends.requests)
+    if is_whole:
+        part.ending = "close"
+        part.disarm.extend(ends.timers.values())
+        part.disarm.extend(Timer("retry", step.retry_timer) for step in ledger.book.retry_waits())

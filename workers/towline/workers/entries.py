@@ -5,7 +5,7 @@ in the private part. Evidence that names a step becomes the seq of its `tool.fin
 whose seq is not known yet is a `SeqUnknown`, and the caller commits what it has before it tries again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -119,13 +119,15 @@ def ending_entry(
     seq_of: SeqOf,
     abandoned: Iterable[Abandoned],
     checkpoint: int | None,
+    are_proven: Callable[[Sequence[Claim]], bool | None],
 ) -> NewEntry:
-    """The terminal entry. `checkpoint` is the seq of the newest checkpoint, if any. Raises `SeqUnknown`."""
+    """The terminal entry. `checkpoint` is the seq of the newest checkpoint, if any; `are_proven` says whether what
+    claims cite was observed in this run. Raises `SeqUnknown`."""
     match ending:
         case Complete():
             claims = [Claim(claim.text, resolve(claim.evidence, seq_of)) for claim in ending.claims]
             completed = d.RunCompleted(
-                summary=ending.summary, claims=claims, verified=None, result=msgspec.Raw(ending.result)
+                summary=ending.summary, claims=claims, verified=are_proven(claims), result=msgspec.Raw(ending.result)
             )
             return NewEntry(
                 type="run.completed", actor=actor, data=completed, private=b'{"result":' + ending.result + b"}"
@@ -167,7 +169,7 @@ def check_data(data: Any) -> None:
             NewEntry(type=type_, actor=_CHECKER, data=msgspec.convert(msgspec.to_builtins(data), type(data)))
         )
     except TooLarge as error:
-        if error.member is None:
+        if error.member not in ("proposal", "result"):  # these move to a payload; a longer note helps nobody
             raise ValueError(str(error)) from None
     except (ProblemError, msgspec.ValidationError) as error:
         raise ValueError(f"{type_}: {error}") from None

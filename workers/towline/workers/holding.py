@@ -43,6 +43,7 @@ from towline.workers.decisions import ActivityFailed, ActivityFinished, input_of
 from towline.workers.ending import offer_close
 from towline.workers.entries import SeqUnknown
 from towline.workers.machine import Machine
+from towline.workers.parking import unknown_effect
 from towline.workers.replay import Replay
 from towline.workers.steps import Step
 
@@ -125,14 +126,18 @@ class Holding:
 
     # --- what the shell asks
 
-    def next(self, now_ms: int) -> Commit | Idle:
-        """What to do now. `now_ms` is the store's time. Runs workflow code; may take as long as that does."""
+    def next(self, now_ms: int, *, is_leaving: bool = False) -> Commit | Idle:
+        """What to do now. `now_ms` is the store's time. Runs workflow code; may take as long as that does.
+
+        `is_leaving`: the worker stops. What is known is written, nothing new is started, and the run is handed
+        over; decisions that are not written come out of the next holder's replay again.
+        """
         assert self._in_flight is None, "one commit at a time"
         if not self._outgoing:
             if self._must_read:
                 return Idle(now_ms, reads_inputs=True)
             self._turn(now_ms)
-        return self._next_commit(now_ms)
+        return self._next_commit(now_ms, is_leaving=is_leaving)
 
     def unwanted(self) -> set[str]:
         """Running steps that the workflow gave up, or all of them once it has ended: cancel their attempts."""
@@ -161,22 +166,10 @@ class Holding:
                 self._outcomes.append(AttemptFailed(step=step.step, attempt=step.attempt, error=CANCELLED))
         for step in wanted:
             if book.is_effect_unknown(step.step, machine.activities[step.step].activity.retry):
-                self._park = self._unknown_effect(step)
+                self._park = unknown_effect(step, self._worker.id, self._now_ms)
                 return
         for step in wanted:
             self._put_attempt(Attempt(machine.activities[step.step], step.attempt + 1))
-
-    def _unknown_effect(self, step: Step) -> Blocker:
-        return Blocker(
-            id=f"unknown_effect:{step.step}",
-            kind="unknown_effect",
-            title=f"Nobody knows whether {step.name} took effect; its worker was lost in the last attempt",
-            since=times.to_wire(self._now_ms),
-            by=self._worker.id,
-            stops=True,
-            remedies=[{"type": "retry"}, {"type": "cancel"}],
-            detail={"step": step.step, "attempt": step.attempt},
-        )
 
     # --- a turn
 
@@ -297,20 +290,26 @@ class Holding:
 
     # --- the next commit
 
-    def _next_commit(self, now_ms: int) -> Commit | Idle:
+    def _next_commit(self, now_ms: int, *, is_leaving: bool) -> Commit | Idle:
         part = Part()
         taken = 0
+        is_cut = False
         for item in self._outgoing:
+            if is_leaving and item.starts_something:
+                break
             try:
-                if not part.add(item, self._agent, self.ledger.book.finished_seq.get):
-                    break
+                is_cut = not part.add(item, self._agent, self.ledger.book.finished_seq.get)
             except SeqUnknown:
                 if not part.entries:
                     raise
+                is_cut = True
+            if is_cut:
                 break
             taken += 1
         if taken == len(self._outgoing) and not (self._must_read or self._inputs or self._outcomes or self._lost):
             self._offer_ending(part, now_ms)
+        if is_leaving and part.ending is None and not (is_cut or self._outcomes):
+            part.ending = "hand_over"
         if not part.entries and part.ending is None:
             return Idle(self._wake_at_ms())
         if self.ledger.status == "waiting" and part.entries:

@@ -1,13 +1,15 @@
 """What a holder must remember of the log beside the machine: status, open things, the book of steps.
 
 Promises that `observe`, fed every event of the log in order (what was read and what was just committed), answers
-what a holder and an ending need. Leaves the words of an ending to `openends`, which every closer shares.
+what a holder and an ending need. Leaves the words of an ending to `store.openends`, which every closer shares.
 """
 
+from collections.abc import Iterable
+
 from towline.protocol import event_data as d
-from towline.protocol.events import Event, data_of
+from towline.protocol.events import EVENTS, Event, data_of
 from towline.protocol.store.openends import OpenEnds
-from towline.protocol.values import Abandoned, WaitRef
+from towline.protocol.values import Abandoned, Claim, WaitRef
 from towline.workers.steps import StepBook
 
 
@@ -21,10 +23,14 @@ class Ledger:
         self.waiting_on: list[WaitRef] = []
         self.checkpoint: int | None = None
         self.is_forced = False
+        self.observations: set[int] = set()
+        """Seqs of events that may carry a claim."""
+        self.artifacts: set[str] = set()
 
     def observe(self, event: Event) -> None:
         """Take note of the next event."""
         self.open.observe(event)
+        self._note_observation(event)
         data = data_of(event)
         self.book.apply(event.seq, data)
         match data:
@@ -38,12 +44,31 @@ class Ledger:
                 self.status, self.is_forced = "cancelled", forced
             case d.CheckpointSaved():
                 self.checkpoint = event.seq
+            case d.ArtifactCreated(artifact=artifact):
+                self.artifacts.add(artifact)
             case _:
                 pass
 
     def observe_input(self, event: Event) -> None:
         """Take note of an input that is being fed. One that history replay had read is noted again, unchanged."""
         self.open.observe(event)
+        self._note_observation(event)
+
+    def _note_observation(self, event: Event) -> None:
+        if EVENTS[event.type].observes:
+            self.observations.add(event.seq)
+
+    def are_proven(self, claims: Iterable[Claim]) -> bool | None:
+        """Whether each claim cites something, and all it cites was observed in this run; None without claims."""
+        verdicts = [
+            bool(claim.evidence)
+            and all(
+                item.artifact in self.artifacts if item.artifact is not None else item.seq in self.observations
+                for item in claim.evidence
+            )
+            for claim in claims
+        ]
+        return all(verdicts) if verdicts else None
 
     def abandoned(self) -> list[Abandoned]:
         """Every step that had begun and has no result, as a terminal event lists it."""

@@ -17,6 +17,7 @@ machine's and are only noted in the `ledger`. Leaves what comes after the log to
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -106,6 +107,16 @@ class Replay:
             self._unfed.append(entry)
         elif entry.meta.commit is not None:
             self._commit.append(entry)
+
+    def receive_all(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries. Raises as `receive`."""
+        for entry in entries:
+            self.receive(entry)
+
+    def drop(self) -> None:
+        """Let the code go, if there is any yet."""
+        if self._machine is not None:
+            self._machine.drop()
 
     def finish(self) -> None:
         """End of the log: what was decided and is not recorded is new. Raises `Divergence`."""

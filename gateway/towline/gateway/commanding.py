@@ -16,8 +16,8 @@ from towline.gateway.http import Call, json_answer, route
 from towline.gateway.services import Services
 from towline.protocol import commands, requests, times
 from towline.protocol.codec import Entry
-from towline.protocol.commands import Command, Receipt
-from towline.protocol.errors import problem
+from towline.protocol.commands import Receipt
+from towline.protocol.errors import ProblemError, problem
 from towline.protocol.ids import is_command_id, random_id
 from towline.protocol.limits import WAIT_MAX_MS
 from towline.protocol.store.acceptance import receipt_of, request_state, send_command
@@ -36,18 +36,33 @@ class CommandBody(Struct, frozen=True):
 
 
 async def accept(
-    services: Services, credential: Credential, run: str, command: Command, *, not_after: str | None
+    services: Services,
+    credential: Credential,
+    run: str,
+    *,
+    type_: str,
+    data: Any,
+    command_id: str,
+    not_after: str | None,
 ) -> Receipt:
-    """Accepts `command`; its receipt. Raises `ProblemError` for a refusal, and what the store raises."""
+    """Accepts a command as it was sent; its receipt. Raises `ProblemError` for a refusal, and what the store raises."""
     caller, facts = await services.reach(credential, run)
-    access.require(credential, "command")
+    try:
+        access.require(credential, "command")
+        command = commands.decode(type_, data, command_id)
+        not_after_ms = None if not_after is None else time_of(not_after, "not_after")
+    except ProblemError:
+        if facts.sealed and type_ != "cancel":
+            # Said before any other refusal: nothing that is put right would help.
+            raise problem("run_closed", "The run has ended; nothing more reaches it.") from None
+        raise
     return await send_command(
         services.store,
         run,
         command,
         caller,
         signals=await services.signals_of(facts.workflow, facts.version),
-        not_after_ms=None if not_after is None else time_of(not_after, "not_after"),
+        not_after_ms=not_after_ms,
     )
 
 
@@ -88,8 +103,15 @@ async def send(call: Call) -> Response:
     body = await call.body(CommandBody)
     if key is not None and body.command_id not in (None, key):
         raise problem("bad_request", "The Idempotency-Key is another than the command_id.", field="command_id")
-    command = commands.decode(body.type, body.data, body.command_id or key or random_id("cmd"))
-    receipt = await accept(call.services, call.credential, run, command, not_after=body.not_after)
+    receipt = await accept(
+        call.services,
+        call.credential,
+        run,
+        type_=body.type,
+        data=body.data,
+        command_id=body.command_id or key or random_id("cmd"),
+        not_after=body.not_after,
+    )
     if body.wait is not None and receipt.status == "accepted":
         receipt = await outcome(call.services, run, call.credential.subject, receipt, timeout_ms=body.timeout_ms)
     headers = {"Idempotency-Replayed": "true"} if receipt.duplicate is True else {}

@@ -250,10 +250,17 @@ class Socket:
         credential = self.session.credential
         assert credential is not None
         try:
-            command = commands.decode(frame.type, frame.data, frame.command_id)
             if frame.wait is not None and len(self._tasks) > _WAITING_COMMANDS + len(self._watched):
                 raise problem("rate_limited", "Too many commands wait for their outcome.", retry_after_ms=1000)
-            receipt = await commanding.accept(self._services, credential, frame.run, command, not_after=frame.not_after)
+            receipt = await commanding.accept(
+                self._services,
+                credential,
+                frame.run,
+                type_=frame.type,
+                data=frame.data,
+                command_id=frame.command_id,
+                not_after=frame.not_after,
+            )
         except Exception as error:
             await self._refuse_command(frame, problems.problem_of(error, request_id), request_id)
             return

@@ -165,6 +165,18 @@ async def test_a_refused_command_leaves_no_trace(
     assert await types(gateway, run) == ["run.created"]
 
 
+async def test_an_ended_run_says_so_before_anything_else(gateway: RunningGateway) -> None:
+    run = await gateway.start()
+    await gateway.http.post(f"/v1/runs/{run}/cancel")
+    before = await types(gateway, run)
+    for command in ({"type": "explode"}, {"type": "signal"}, {"type": "pause"}, nudge(), nudge(not_after="never")):
+        answer = await gateway.http.post(f"/v1/runs/{run}/commands", json=command)
+        assert (answer.status_code, answer.json()["code"]) == (409, "run_closed")
+    cancel = await gateway.http.post(f"/v1/runs/{run}/commands", json={"type": "cancel", "data": {"grace_ms": -1}})
+    assert cancel.json()["code"] == "bad_request"
+    assert await types(gateway, run) == before
+
+
 async def test_a_decision_is_bound_to_what_was_shown(gateway: RunningGateway) -> None:
     run = await gateway.start()
     hand = await gateway.hold(run)

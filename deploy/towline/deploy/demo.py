@@ -59,8 +59,9 @@ async def run_demo(folder: Path | None, *, yes: bool, port: int, data: Path | No
         raise SettingsError("nobody can be asked for the approval here: add --yes, or run it in a terminal")
     out = Path(tempfile.mkdtemp(prefix="towline-demo-"))
     options = StackOptions(data=data or out / "data", port=port, allow_paths=[target], work=out / "copies")
-    demo = _Demo(Stack(options, _StackLog(out / "stack.log")), target, out, yes=yes)
-    with stop_signals(demo.stack.kill_all) as stopped:
+    log = _StackLog(out / "stack.log")
+    demo = _Demo(Stack(options, log), target, out, yes=yes)
+    with contextlib.closing(log), stop_signals(demo.stack.kill_all) as stopped:
         playing = asyncio.create_task(demo.play())
         asked = asyncio.create_task(stopped.wait())
         try:
@@ -96,6 +97,10 @@ class _StackLog:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        """Nothing more will be said."""
+        self._file.close()
 
     def __call__(self, line: str) -> None:
         self._file.write(line + "\n")

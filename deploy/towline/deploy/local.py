@@ -108,6 +108,7 @@ class Stack:
             raise
 
     async def _start_rest(self, workflows: Sequence[str]) -> Ready:
+        _keep_out_of_version_control(self.data)
         secret = make_secret(self.data)
         url = await self._address()
         ready = Ready(url, self.mint_token(secret), str(self.data))
@@ -166,6 +167,8 @@ class Stack:
     async def _address(self) -> str:
         host = self._options.host
         port = await _usable_port(host, self._options.port)
+        # Every address of the machine is none to call: a page there would have an origin that is not ours.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _programs(self, url: str, workflows: Sequence[str]) -> list[Program]:
@@ -231,6 +234,12 @@ async def _in_thread(work: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait((running,))
         raise
+
+
+def _keep_out_of_version_control(data: Path) -> None:
+    """The folder holds a secret, and lies in a person's project as likely as not."""
+    with contextlib.suppress(FileExistsError), (data / ".gitignore").open("x") as file:
+        file.write("*\n")
 
 
 async def _usable_port(host: str, port: int) -> int:

@@ -122,7 +122,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             began_s = loop.time()
-            code = await self._live(program)
+            try:
+                code = await self._live(program)
+            except OSError as error:  # no memory or no process to be had, just now
+                self._say(f"{program.name} cannot be started: {error.strerror}")
+                code = 1
             if self._stopping.is_set():
                 return
             if code == REFUSED and not self._settled:

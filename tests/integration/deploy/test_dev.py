@@ -55,6 +55,7 @@ def test_the_folder_is_private_and_says_where_the_stack_is(data: Path) -> None:
             assert stat.S_IMODE((data / name).stat().st_mode) == 0o600
         assert json.loads((data / "dev.json").read_text()) == {"url": dev.url, "token": dev.token, "data": str(data)}
         credential = verify((data / "secret").read_text().strip().encode(), dev.token)
+        assert (data / ".gitignore").read_text() == "*\n"
         assert sorted(credential.roles) == ["operator", "user"]
         secret = (data / "secret").read_text().strip()
         assert not any(secret in part for process in dev.family for part in process.cmdline())

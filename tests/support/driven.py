@@ -31,6 +31,7 @@ class Driven:
         self._names = itertools.count(1)
         self._commands = itertools.count(1)
         self._lapsed = ""
+        self._is_leaving = False
         self.holding: Holding
         self.claim()
 
@@ -71,7 +72,7 @@ class Driven:
     def settle(self) -> None:
         """Write what there is to write."""
         while self.holding.ended is None:
-            action = self.holding.next(self.log.clock_ms)
+            action = self.holding.next(self.log.clock_ms, is_leaving=self._is_leaving)
             if isinstance(action, Idle):
                 if not action.reads_inputs:
                     return
@@ -105,6 +106,13 @@ class Driven:
             )
         )
         self._go()
+
+    def leave_after(self, step: str, value: Any) -> None:
+        """The step ends while its worker drains: the run is handed over."""
+        self._is_leaving = True
+        self.finish(step, value)
+        self.holding.machine.drop()
+        self._is_leaving = False
 
     def fail(self, step: str, type_: str = "ValueError", message: str = "no", *, retryable: bool = False) -> None:
         attempt = self.attempts.pop(step)

@@ -65,11 +65,11 @@ class Stage:
 
         return check
 
-    async def start(self, workflow: str, value: Any = None) -> str:
+    async def start(self, workflow: str, value: Any = None, *, queue: str | None = None) -> str:
         """A new run; its id."""
         started = await start_run(
             self.store,
-            StartRun(workflow=workflow, input=value),
+            StartRun(workflow=workflow, input=value, queue=queue),
             subject="ana",
             announced=await self.store.announced(),
         )

@@ -101,3 +101,21 @@ async def test_workflow_code_that_blocks_keeps_nobody_else_waiting(workers: Stag
     finally:
         gate.set()
     assert await workers.result(late) == "late"
+
+
+async def test_a_run_stays_on_the_queue_it_was_started_on(workers: Stage, registry: Registry) -> None:
+    async def waits(ctx: Context) -> int:
+        return int(await ctx.wait_signal("go"))
+
+    async def other(ctx: Context) -> None: ...
+
+    registry.workflow(name="waits", queue="usual", signals={"go": int})(waits)
+    registry.workflow(name="other", queue="night")(other)
+    worker, task = await workers.worker(lease_ms=60_000, renew_ms=10_000)
+    run = await workers.start("waits", queue="night")
+    await workers.wait_for(run, "run.waiting")
+    worker.drain()
+    await asyncio.wait_for(task, 20)
+    await workers.worker(lease_ms=60_000, renew_ms=10_000)
+    await workers.send(run, "signal", {"name": "go", "payload": 3})
+    assert await workers.result(run) == 3

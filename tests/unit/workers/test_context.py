@@ -161,6 +161,21 @@ def test_results_can_be_cited_before_their_place_in_the_log_is_known(drive: Any)
     assert completed["summary"] == "All seen."
 
 
+@pytest.mark.parametrize(
+    ("cites", "verified"), [("artifact", True), ("nothing", False), ("created", False), (None, None)]
+)
+def test_a_completion_is_verified_when_its_claims_cite_what_was_observed(
+    drive: Any, cites: str | None, verified: bool | None
+) -> None:
+    async def body(ctx: Context) -> None:
+        made = await ctx.artifact("a", "x", "text/plain")
+        evidence: Any = {"artifact": made, "nothing": (), "created": Reference(seq=1), None: ()}[cites]
+        if cites is not None:
+            ctx.claim("so", evidence)
+
+    assert drive(body).of("run.completed")[0]["verified"] is verified
+
+
 def test_evidence_is_not_just_any_text(drive: Any) -> None:
     async def body(ctx: Context) -> None:
         ctx.claim("so", "look")  # type: ignore[arg-type]

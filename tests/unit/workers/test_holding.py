@@ -287,3 +287,27 @@ def test_every_history_on_the_way_replays(drive: Any) -> None:
     assert driven.result == 33
     for upto in range(1, len(driven.log.entries) + 1):
         driven.replay(driven.log.entries[:upto]).machine.drop()
+
+
+def test_a_leaving_holder_records_what_ended_and_starts_nothing(drive: Any) -> None:
+    async def body(ctx: Context) -> list[Any]:
+        return [await ctx.run(look, 1), await ctx.run(look, 2)]
+
+    driven = drive(body)
+    driven.leave_after("1:0:look:1", "one")
+    assert driven.holding.ended == "hand_over"
+    assert driven.types[-1] == "tool.finished"
+    driven.claim()
+    assert "run.taken_over" not in driven.types
+    assert driven.attempts["1:0:look:2"].number == 1
+    driven.finish("1:0:look:2", "two")
+    assert driven.result == ["one", "two"]
+
+
+def test_a_leaving_holder_ends_a_run_that_ends(drive: Any) -> None:
+    async def body(ctx: Context) -> Any:
+        return await ctx.run(look, 1)
+
+    driven = drive(body)
+    driven.leave_after("1:0:look:1", "one")
+    assert driven.result == "one"

@@ -23,10 +23,14 @@ _log: Final = logging.getLogger("towline.worker")
 
 
 class Claim(Struct, frozen=True):
-    """A lease with the code that runs under it. `ends_s`: when it may end (monotonic clock)."""
+    """A lease with the code that runs under it. `ends_s`: when it may end (monotonic clock).
+
+    `queue` is the run's own, which a request may have chosen other than the workflow's.
+    """
 
     claimed: api.Claimed
     definition: Workflow
+    queue: str
     ends_s: float
 
 
@@ -44,20 +48,20 @@ class Claims:
         if definition is None:
             await self._store.return_hint(queue, hint)
             return None
-        claim = await self._claim(hint.run, definition)
+        claim = await self._claim(hint.run, definition, queue)
         if isinstance(claim, api.NotClaimed) and claim.why == "version" and claim.version:
             pinned = self._registry.workflow_for(hint.workflow, claim.version)
             if pinned is None:
                 await self._store.return_hint(queue, api.Hint(hint.run, hint.workflow, claim.version, hint.returned))
                 return None
-            claim = await self._claim(hint.run, pinned)
+            claim = await self._claim(hint.run, pinned, queue)
         return await self._usable(claim) if isinstance(claim, Claim) else None
 
-    async def take_again(self, run: str, definition: Workflow, *, patience_s: float) -> Claim | None:
+    async def take_again(self, old: Claim, *, patience_s: float) -> Claim | None:
         """A new lease of a run whose old one is void but may not have ended yet."""
         deadline_s = time.monotonic() + patience_s
         while True:
-            claim = await self._claim(run, definition)
+            claim = await self._claim(old.claimed.run, old.definition, old.queue)
             if isinstance(claim, Claim):
                 return await self._usable(claim)
             pause_s = claim.retry_ms / 1000
@@ -71,7 +75,7 @@ class Claims:
         await self._park_poison(claim)
         return None
 
-    async def _claim(self, run: str, definition: Workflow) -> Claim | api.NotClaimed:
+    async def _claim(self, run: str, definition: Workflow, queue: str) -> Claim | api.NotClaimed:
         sent_s = time.monotonic()
         claimed = await self._store.claim(
             run,
@@ -82,7 +86,7 @@ class Claims:
         )
         if isinstance(claimed, api.NotClaimed):
             return claimed
-        return Claim(claimed, definition, sent_s + self._settings.lease_ms / 1000)
+        return Claim(claimed, definition, queue, sent_s + self._settings.lease_ms / 1000)
 
     async def _park_poison(self, claim: Claim) -> None:
         """Its holders died again and again, and nobody knows of what: no code of it starts before a person says so."""
@@ -90,5 +94,4 @@ class Claims:
         page = await self._store.read_log(run, START, limit=1)
         blocker = poison(claim.claimed.lapsed, claim.claimed.crashes, self._settings.name, self._store.now_ms())
         _log.error("%s parks as poison after %d crashes", run, claim.claimed.crashes)
-        queue = claim.definition.queue
-        await park(self._store, claim.claimed, queue, blocker, seen=page.entries[0].cursor)
+        await park(self._store, claim.claimed, claim.queue, blocker, seen=page.entries[0].cursor)

@@ -14,8 +14,8 @@ from towline.workers.ledger import Ledger
 
 def offer_close(part: Part, ending: Ending, ledger: Ledger, agent: Actor) -> None:
     """Put the ending into `part` if it fits there; else leave it to the next commit."""
-    if part.opened or part.outcomes:
-        return  # what this commit opens and answers is not in the ledger yet
+    if part.opened or part.outcomes or part.artifacts:
+        return  # what this commit opens, answers and announces is not in the ledger yet
     try:
         terminal = ending_entry(
             ending,

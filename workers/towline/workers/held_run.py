@@ -64,6 +64,7 @@ class HeldRun:
         claimed: api.Claimed,
         settings: WorkerSettings,
         *,
+        queue: str,
         code_threads: Executor,
         activity_threads: Executor,
         ends_s: float,
@@ -77,6 +78,7 @@ class HeldRun:
         self._definition = definition
         self._claimed = claimed
         self._settings = settings
+        self._queue = queue
         self._code_threads = code_threads
         self._activity_threads = activity_threads
         self._nudge_timers = nudge_timers
@@ -139,7 +141,7 @@ class HeldRun:
                     divergence, self._definition.version, self._settings.name, self._store.now_ms()
                 )
                 _log.error("%s parks: %s", self.run_id, divergence)
-                await park(self._store, self._claimed, self._definition.queue, blocker, seen=replay.seen)
+                await park(self._store, self._claimed, self._queue, blocker, seen=replay.seen)
                 return "blocked"
             holding = Holding(
                 replay,
@@ -180,7 +182,8 @@ class HeldRun:
             raise api.Diverged(self.run_id)
         if page.entries:
             self._read = page.entries[-1].cursor
-        inputs = [entry.seq for entry in page.entries if entry.meta.is_input]
+        # The store counts run.created as the first input.
+        inputs = [entry.seq for entry in page.entries if entry.meta.is_input or entry.seq == 1]
         self._input_read = max([self._input_read, *inputs])
         self._input_known = max(self._input_known, self._input_read)
         return [await unspill(entry, self._payloads) for entry in page.entries]
@@ -191,8 +194,8 @@ class HeldRun:
             holding.receive_inputs([entry for entry in entries if entry.meta.is_input])
             if len(entries) < STORE_PAGE_EVENTS:
                 break
-        # What the store called an input is read now, or the log is not what it was.
-        self._input_known = max(self._input_read, min(self._input_known, self._read.seq))
+        if self._input_known <= self._read.seq:
+            self._input_known = self._input_read  # all that was announced is read
 
     # --- holding
 
@@ -273,7 +276,7 @@ class HeldRun:
             side.update(requests.withdrawals([requests.decode(text) for text in found.values()]))
         return api.Commit(
             run=self.run_id,
-            queue=self._definition.queue,
+            queue=self._queue,
             fence=self._claimed.fence,
             number=self._number,
             seen=commit.seen,

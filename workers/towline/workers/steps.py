@@ -46,21 +46,23 @@ class StepBook:
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
         self.finished_seq: dict[str, int] = {}
+        self._undone: dict[str, Step] = {}
         self._resumed_seq = 0
 
     def apply(self, seq: int, data: Struct) -> None:
         """Take note of the event at `seq`. Others than tool events change nothing."""
         match data:
             case d.ToolStarted():
-                self.steps[data.step] = Step(data.step, data.name, data.effect, data.attempt, started_seq=seq)
+                step = Step(data.step, data.name, data.effect, data.attempt, started_seq=seq)
+                self.steps[data.step] = self._undone[data.step] = step
             case d.ToolRetrying():
                 step = self.steps[data.step]
                 step.phase, step.retry_at_ms = "retry_wait", times.from_wire(data.retry_at)
             case d.ToolFinished():
                 self.finished_seq[data.step] = seq
-                self.steps[data.step].phase = "done"
+                self._undone.pop(data.step).phase = "done"
             case d.ToolFailed():
-                self.steps[data.step].phase = "done"
+                self._undone.pop(data.step).phase = "done"
             case d.RunResumed(from_="blocked"):
                 self._resumed_seq = seq
             case _:
@@ -68,11 +70,11 @@ class StepBook:
 
     def started(self) -> Iterator[Step]:
         """Steps with an attempt that has no outcome yet."""
-        return (step for step in self.steps.values() if step.phase == "started")
+        return (step for step in self._undone.values() if step.phase == "started")
 
     def retry_waits(self) -> Iterator[Step]:
         """Steps that wait for their next attempt."""
-        return (step for step in self.steps.values() if step.phase == "retry_wait")
+        return (step for step in self._undone.values() if step.phase == "retry_wait")
 
     def retry_at_ms(self, step: str, policy: Retry, *, retryable: bool, now_ms: int) -> int | None:
         """When the attempt after a failed one is due (store time), or None if there is none."""

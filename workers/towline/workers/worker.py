@@ -169,6 +169,7 @@ class Worker:
             claim.definition,
             claim.claimed,
             self.settings,
+            queue=claim.queue,
             code_threads=self._code_threads,
             activity_threads=self._activity_threads,
             ends_s=claim.ends_s,
@@ -192,7 +193,7 @@ class Worker:
         if left != "diverged":
             return None
         patience_s = 2 * self.settings.lease_ms / 1000
-        return await self._claims.take_again(run, claim.definition, patience_s=patience_s)
+        return await self._claims.take_again(claim, patience_s=patience_s)
 
     # --- side loops
 

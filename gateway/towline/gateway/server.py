@@ -92,6 +92,12 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._on_ready = on_ready
+        self.has_failed = False
+
+    def give_up(self) -> None:
+        """Leaves because a part without which nothing works has failed."""
+        self.has_failed = True
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts to serve."""
@@ -188,7 +194,7 @@ def make_server(
     servers: list[GatewayServer] = []
 
     def leave() -> None:
-        servers[0].should_exit = True
+        servers[0].give_up()
 
     app = create_app(settings, on_fault=leave)
     config = uvicorn.Config(
@@ -216,14 +222,17 @@ def make_server(
 def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | None = None) -> None:
     """Serves until SIGTERM or SIGINT. `on_ready` gets the address once connections are taken.
 
-    Raises `OSError` when the address is taken; exits with uvicorn's code 3 when the application does not start, the
-    reason being logged.
+    Raises `OSError` when the address is taken. Exits with uvicorn's code 3 when the application does not start, and
+    with 1 when a part of it failed for good; the reason is logged.
     """
     listener = bind(settings)
+    server = make_server(settings, listener, on_ready)
     try:
-        make_server(settings, listener, on_ready).run(sockets=[listener])
+        server.run(sockets=[listener])
     finally:
         listener.close()
         if settings.socket_path is not None:
             with contextlib.suppress(FileNotFoundError):
                 settings.socket_path.unlink()
+    if server.has_failed:
+        raise SystemExit(1)

@@ -9,10 +9,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.gateway import Hand, RunningGateway, running_gateway
+from tests.support.soak import SOAK
 
 pytestmark = pytest.mark.store
 
-CUTS = 100
+CUTS = 500 if SOAK else 100
 
 
 class Watcher:

@@ -20,6 +20,7 @@ from tests.support.waiting import wait_until
 from towline.gateway.server import bind
 from towline.gateway.settings import Settings
 from towline.protocol.frames import SUBPROTOCOL
+from towline.protocol.store.sweep import Sweeper
 
 pytestmark = [pytest.mark.store, pytest.mark.processes]
 
@@ -109,6 +110,19 @@ async def test_a_store_that_loses_events_is_refused(tmp_path: Path) -> None:
             assert child.returncode == 3
             assert b"maxmemory-policy noeviction" in said
             assert b"Set 'appendfsync always'" in said
+
+
+async def test_a_part_that_fails_for_good_ends_the_gateway(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(self: Sweeper) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Sweeper, "run_forever", fail)
+    async with running_gateway(redis_url, tmp_path) as gateway:
+        await wait_until(lambda: gateway.server.should_exit, "the gateway to give up")
+        assert gateway.server.has_failed
+    assert "the gateway cannot go on" in caplog.text
 
 
 async def test_the_page_is_served_strictly(redis_url: str, tmp_path: Path) -> None:

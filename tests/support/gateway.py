@@ -201,16 +201,17 @@ async def running_gateway(store_url: str, folder: Path, **settings: Any) -> Asyn
         **{"drain_ms": 1000, **settings},
     )
     listener = bind(chosen)
+    address = address_of(listener)
     ready = asyncio.Event()
     server = make_server(chosen, listener, lambda _: ready.set())
     serving = asyncio.create_task(server._serve([listener]))
     waiting = asyncio.create_task(ready.wait())
-    done, _ = await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
-    if serving in done:
+    await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not ready.is_set():
         waiting.cancel()
-        serving.result()
+        await serving
         raise AssertionError("the gateway did not start")
-    gateway = RunningGateway(address_of(listener), server)
+    gateway = RunningGateway(address, server)
     try:
         yield gateway
     finally:

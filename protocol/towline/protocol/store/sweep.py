@@ -82,7 +82,8 @@ class Sweeper:
         except (api.NoRun, api.RunGone):
             await self._store.drop_due(run, None)
             return
-        await self._store.rehint(run, facts.queue)
+        if await self._store.rehint(run, facts.queue) == "CHANGED":  # finish what a dead closer began
+            await force_close(self._store, run, holder=self._name)
 
     async def _timer(self, member: str) -> None:
         kind, quoted, run = member.split("|", 2)

@@ -7,8 +7,9 @@
 -- refuses {HELD, remaining_ms}  not overdue; a time beyond now + lease is clamped, so that a clock that jumped back
 --         costs one lease  {DUPLICATE, now_ms}  an undelivered hint exists; its
 --         claim-by time is renewed
---         {CLOSED} {NORUN} {PARKED}  needs no worker; removed from leases. A run that a dead closer left, without
---         a cancel deadline that would end it, is given back to the workers
+--         {CLOSED} {NORUN} {PARKED}  needs no worker; removed from leases
+--         {CHANGED, closing}  who began to close it died: close it; its time is renewed. Without an accepted cancel
+--         it is given back to the workers
 -- O(1).
 local q = cmsgpack.unpack(ARGV[1])
 local run, commands, leases, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -35,11 +36,16 @@ if not r[1] or r[2] == '1' then
   redis.call('ZREM', leases, q.run)
   return {r[1] and 'CLOSED' or 'NORUN'}
 end
-if r[6] == '1' and not r[7] then
+if r[6] == '1' then
+  if r[7] then
+    redis.call('ZADD', leases, fmt(now + q.claim_ms), q.run)
+    return {'CHANGED', 'closing'}
+  end
   redis.call('HDEL', run, 'closing')
-  r[6] = false
 end
-if r[3] == '1' or r[4] == '1' or r[6] == '1' then
+if r[3] == '1' or r[4] == '1' then
+  -- A parked run gave its lease back; one that still has an end is a dead closer's.
+  redis.call('HSET', run, 'lease_until', '0')
   redis.call('ZREM', leases, q.run)
   return {'PARKED'}
 end

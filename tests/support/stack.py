@@ -62,7 +62,8 @@ class Kept:
         while True:
             assert self._process is not None
             self.deaths.append(await self._process.wait())
-            self._environment.pop(CRASH_AT, None)
+            if self.was_killed:  # of its crash point; one that a test killed still has it before it
+                self._environment.pop(CRASH_AT, None)
             await self._spawn()
 
     def kill(self) -> None:

@@ -5,9 +5,10 @@ of its id answers the present outcome; and that what was prepared on a state tha
 again. Leaves the wire to the gateway. Read `commands` and `requests` first.
 """
 
+import logging
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,8 @@ from towline.protocol.store.closing import force_close
 from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import JsonObject
+
+_log: Final = logging.getLogger("towline.store")
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,7 +56,7 @@ async def send_command(
     """
     repeat = await store.command_outcome(run, caller.subject, command.command_id)
     if repeat is not None:
-        return _repeated(command, repeat)
+        return await _repeated(store, run, command, repeat)
     for _ in range(CHANGED_ATTEMPTS):
         loaded = await store.load(run)
         if loaded.run.is_terminal:
@@ -79,7 +82,7 @@ async def send_command(
             raise problem("too_large", f"The command is too large for the log: {error}", field="data") from None
         match answer:
             case api.Repeated():
-                return _repeated(command, answer)
+                return await _repeated(store, run, command, answer)
             case api.Flooded():
                 raise problem(
                     "rate_limited",
@@ -96,7 +99,7 @@ async def receipt_of(store: RedisStore, run: str, subject: str, command_id: str)
     kept = await store.command_outcome(run, subject, command_id)
     if kept is None:
         raise problem("not_found", "You sent no command with this id to this run, or it was refused.")
-    return replace(_kept(command_id, kept), duplicate=False)
+    return replace(await _kept(store, run, command_id, kept), duplicate=False)
 
 
 async def cancel_run(
@@ -131,14 +134,20 @@ async def request_state(store: RedisStore, run: str, request: str) -> tuple[requ
     return state, None if kept is None else kept.seq + state.resolved_by.offset
 
 
-def _repeated(command: c.Command, repeat: api.Repeated) -> c.Receipt:
-    if repeat.fingerprint != command.fingerprint:
-        raise problem("idempotency_mismatch", "This command_id was used with another body; use a new one.")
-    return _kept(command.command_id, repeat)
+async def _repeated(store: RedisStore, run: str, command: c.Command, repeat: api.Repeated) -> c.Receipt:
+    if repeat.fingerprint == command.fingerprint:
+        return await _kept(store, run, command.command_id, repeat)
+    if (await store.facts(run)).sealed:
+        return _to_closed(command)
+    raise problem("idempotency_mismatch", "This command_id was used with another body; use a new one.")
 
 
-def _kept(command_id: str, kept: api.Repeated) -> c.Receipt:
+async def _kept(store: RedisStore, run: str, command_id: str, kept: api.Repeated) -> c.Receipt:
     if not kept.outcome:
+        if kept.type == "cancel" and (ended := (await store.load(run)).run).is_terminal:
+            # A cancel has no outcome of its own: the end of the run is it.
+            effect = f"The run is {ended.status}."
+            return c.receipt(command_id, kept.type, "applied", duplicate=True, seq=kept.seq, effect=effect)
         return c.receipt(command_id, kept.type, "accepted", duplicate=True, seq=kept.seq)
     outcome = msgspec.json.decode(kept.outcome, type=Outcome)
     refused = None
@@ -287,6 +296,10 @@ async def _accepted(
 
 
 async def _close_at_once(store: RedisStore, loaded: api.Loaded) -> None:
-    facts = await store.facts(loaded.run.id)
-    if facts.epoch == 0 or facts.blocked:
-        await force_close(store, loaded.run.id, holder="gateway")
+    try:
+        facts = await store.facts(loaded.run.id)
+        if facts.epoch == 0 or facts.blocked:
+            await force_close(store, loaded.run.id, holder="gateway")
+    except api.StoreError as error:
+        # The cancel is accepted whatever becomes of this: its deadline closes the run.
+        _log.warning("%s could not be closed at once: %s", loaded.run.id, error)

@@ -59,6 +59,11 @@ def translated() -> Iterator[None]:
         if "OOM" in str(error):
             raise StoreFull("the store has no memory left for growth; nothing was written") from error
         raise StoreError(f"the store refused a call: {error}") from error
+    except AttributeError as error:
+        # redis-py, when another task loses the connection between its check and its write.
+        if "NoneType" not in str(error):
+            raise
+        raise StoreUnavailable(f"the connection was lost: {error}") from error
     except RedisError as error:
         raise StoreUnavailable(f"the store does not answer: {error}") from error
 

@@ -37,8 +37,9 @@ class Notices:
         self._pubsub: PubSub = self._client.pubsub(ignore_subscribe_messages=True)
         self._followed: set[str] = set()
         self._is_subscribed = False
-        self._closing = False
+        self._closing = asyncio.Event()
         self._lock = asyncio.Lock()
+        self._reading = asyncio.Lock()
 
     async def follow(self, run: str) -> None:
         """Starts to yield notices of `run`. Returns once the store confirmed nothing: compare heads afterwards."""
@@ -54,7 +55,7 @@ class Notices:
         async with self._lock:
             try:
                 await cast("Any", getattr(self._pubsub, verb)(*channels))
-            except (RedisError, OSError):
+            except (RedisError, OSError, AttributeError):
                 self._is_subscribed = False  # the reading loop subscribes to all again
 
     async def _subscribe_all(self) -> None:
@@ -67,21 +68,31 @@ class Notices:
             self._is_subscribed = True
 
     async def __aiter__(self) -> AsyncIterator[api.Notice | None]:
-        while not self._closing:
+        while not self._closing.is_set():
+            message: Any = None
+            was_subscribed = self._is_subscribed
             try:
-                if not self._is_subscribed:
-                    await self._subscribe_all()
-                    yield None
-                message = await self._pubsub.get_message(timeout=_POLL_S)
+                async with self._reading:
+                    if self._closing.is_set():
+                        return
+                    if not was_subscribed:
+                        await self._subscribe_all()
+                    else:
+                        message = await self._pubsub.get_message(timeout=_POLL_S)
             except (RedisError, OSError, AttributeError):
                 self._is_subscribed = False
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if message is not None and message["type"] == "smessage":
+            if not was_subscribed:
+                yield None
+            elif message is not None and message["type"] == "smessage":
                 yield decode_notice(message["channel"], message["data"])
 
     async def aclose(self) -> None:
         """Closes the connection; the iteration ends."""
-        self._closing = True
-        await self._pubsub.aclose()  # type: ignore[no-untyped-call]
-        await self._client.aclose()
+        self._closing.set()
+        # The reader must be out of the connection before it is closed: it would open another one, for nobody.
+        await self._send("unsubscribe", _IDLE_CHANNEL)
+        async with self._reading:
+            await self._pubsub.aclose()  # type: ignore[no-untyped-call]
+            await self._client.aclose()

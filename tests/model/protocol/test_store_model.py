@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.model.protocol.store_walk import Patch
 from tests.support.lab import Lab, open_lab
 from tests.support.server import StoreServer
 from tests.support.soak import SOAK
+from towline.protocol.cursor import Cursor
 
 WALKS = 5000 if SOAK else 200
 STEPS = 60
@@ -105,3 +107,15 @@ async def test_a_store_without_this_safeguard_is_caught(lab: Lab, name: str) -> 
             return
         assert done or seed < 50, "the safeguard is written otherwise now; change the mutation"
     pytest.fail(f"300 walks did not notice that {name}")
+
+
+async def test_a_reader_that_compares_no_tags_is_caught(lab: Lab) -> None:
+    store: Any = lab.store
+    real = store.read_log
+
+    async def careless(run: str, after: Cursor, **members: Any) -> Any:
+        return await real(run, Cursor(after.seq), **members)
+
+    store.read_log = careless
+    with pytest.raises(AssertionError, match="seed 0"):
+        await walk_and_judge(lab, 0, STEPS)

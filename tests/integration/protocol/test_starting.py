@@ -1,0 +1,111 @@
+"""Starting runs against a real store: once per key, once per own id, and never what no worker announced."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.lab import WORKFLOW, Lab
+from towline.protocol.errors import Problem, ProblemError
+from towline.protocol.store.api import Announced
+from towline.protocol.store.starting import Started, StartRun, choose_version, start_run
+
+REVIEW = StartRun(workflow="review", input={"path": "/src"})
+
+
+async def start(lab: Lab, request: StartRun = REVIEW, key: str | None = None, subject: str = "alice") -> Started:
+    return await start_run(
+        lab.store, request, subject=subject, announced=await lab.store.announced(), idempotency_key=key
+    )
+
+
+async def refused(lab: Lab, *args: Any, **more: Any) -> Problem:
+    with pytest.raises(ProblemError) as caught:
+        await start(lab, *args, **more)
+    return caught.value.problem
+
+
+async def test_fifty_at_once_with_one_key_are_one_run(lab: Lab) -> None:
+    answers = await asyncio.gather(*(start(lab, key="k1") for _ in range(50)))
+    assert len({a.run for a in answers}) == 1
+    assert sum(not a.replayed for a in answers) == 1
+    assert len(await lab.log(answers[0].run)) == 1
+    assert len(await lab.store.list_runs("a|", before=None, limit=99)) == 1
+
+
+async def test_a_key_belongs_to_one_body_and_one_subject(lab: Lab) -> None:
+    first = await start(lab, key="k1")
+    assert (await refused(lab, replace(REVIEW, input={}), key="k1")).code == "idempotency_mismatch"
+    assert (await refused(lab, replace(REVIEW, headline="Other"), key="k1")).code == "idempotency_mismatch"
+    other = await start(lab, key="k1", subject="bob")
+    assert other.run != first.run
+    assert (await start(lab, key="k2")).run != first.run
+    assert await start(lab, key="k1") == Started(first.run, replayed=True)
+
+
+async def test_fifty_at_once_with_one_id_are_one_run(lab: Lab) -> None:
+    answers = await asyncio.gather(*(start(lab, replace(REVIEW, id="mine")) for _ in range(50)))
+    assert {a.run for a in answers} == {"mine"}
+    assert sum(not a.existing for a in answers) == 1
+
+
+async def test_an_own_id_answers_the_same_start_and_conflicts_with_any_other(lab: Lab) -> None:
+    mine = replace(REVIEW, id="mine")
+    assert await start(lab, mine) == Started("mine")
+    assert await start(lab, mine) == Started("mine", existing=True)
+    assert await start(lab, replace(mine, headline="Other words")) == Started("mine", existing=True)
+    for request, subject in ((replace(mine, input={}), "alice"), (mine, "bob")):
+        problem = await refused(lab, request, subject=subject)
+        assert (problem.code, problem.field, problem.request) == ("conflict", "id", None)
+
+
+@pytest.mark.parametrize("run", ["run_1", "", "a b", "-a", "x" * 129, "a/b", "a\n"])
+async def test_an_id_that_may_not_be_ones_own_is_refused(lab: Lab, run: str) -> None:
+    assert (await refused(lab, replace(REVIEW, id=run))).field == "id"
+
+
+async def test_without_key_or_id_each_start_is_a_run(lab: Lab) -> None:
+    runs = {(await start(lab)).run for _ in range(5)}
+    assert len(runs) == 5
+    assert all(run.startswith("run_") for run in runs)
+
+
+async def test_what_no_worker_announced_is_refused_with_what_there_is(lab: Lab) -> None:
+    problem = await refused(lab, StartRun(workflow="nope"))
+    assert (problem.code, problem.field, problem.known) == ("bad_request", "workflow", ["review"])
+    assert (await refused(lab, replace(REVIEW, queue="gpu"))).field == "queue"
+    assert (await refused(lab, replace(REVIEW, input=[]))).field == "input"
+    assert (await refused(lab, replace(REVIEW, thread="t"))).code == "unsupported"
+    assert (await refused(lab, replace(REVIEW, input={"x": "y" * 70_000}))).code == "too_large"
+    assert (await refused(lab, replace(REVIEW, scope="y" * 40_000))).code == "too_large"
+    assert await lab.store.list_runs("a|", before=None, limit=9) == []
+
+
+async def test_the_input_is_private_and_the_first_event_says_the_rest(lab: Lab) -> None:
+    run = (await start(lab, replace(REVIEW, labels={"team": "a"}, scope={"fs": ["/src"]}))).run
+    (entry,) = await lab.log(run)
+    assert entry.private == b'{"input":{"path":"/src"}}'
+    data = entry.event().data
+    assert (data["owner"], data["workflow"], data["version"], data["queue"]) == ("alice", "review", "1", "default")
+    assert (data["labels"], data["scope"]) == ({"team": "a"}, {"fs": ["/src"]})
+    assert "/src" not in entry.raw.decode().replace('"fs":["/src"]', "")
+
+
+def test_the_newest_version_is_chosen_as_people_count() -> None:
+    def announced(version: str) -> Announced:
+        return Announced(replace(WORKFLOW, version=version), "w", 0)
+
+    for versions, newest in (
+        (["1", "2", "10"], "10"),
+        (["1.9", "1.10", "1.2"], "1.10"),
+        (["1", "1.1"], "1.1"),
+        (["a", "b"], "b"),
+        (["1-rc", "1"], None),
+        (["v1", "2"], None),
+    ):
+        chosen = {
+            choose_version([announced(v) for v in order], "review").version for order in (versions, versions[::-1])
+        }
+        assert len(chosen) == 1
+        assert newest is None or chosen == {newest}

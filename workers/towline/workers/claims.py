@@ -15,7 +15,7 @@ from msgspec import Struct
 from towline.protocol.cursor import START
 from towline.protocol.store import api
 from towline.protocol.store.interface import Store
-from towline.workers.parking import park, poison
+from towline.protocol.store.parking import park, poison
 from towline.workers.registry import Registry, Workflow
 from towline.workers.settings import WorkerSettings
 

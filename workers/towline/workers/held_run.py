@@ -28,11 +28,12 @@ from towline.protocol.cursor import START
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.store import api
 from towline.protocol.store.interface import Store
+from towline.protocol.store.parking import park
 from towline.protocol.store.payloads import Payloads
 from towline.workers.activities import AttemptContext, run_attempt
 from towline.workers.commits import Attempt, Commit, Outcome
 from towline.workers.holding import Holding
-from towline.workers.parking import nondeterminism, park
+from towline.workers.parking import nondeterminism
 from towline.workers.registry import Workflow
 from towline.workers.renewal import HeldLease
 from towline.workers.replay import Divergence, Replay
@@ -186,7 +187,8 @@ class HeldRun:
         inputs = [entry.seq for entry in page.entries if entry.meta.is_input or entry.seq == 1]
         self._input_read = max([self._input_read, *inputs])
         self._input_known = max(self._input_known, self._input_read)
-        return [await unspill(entry, self._payloads) for entry in page.entries]
+        unspills = [functools.partial(unspill, entry, self._payloads) for entry in page.entries]
+        return [await self._patiently(whole) for whole in unspills]
 
     async def _read_inputs(self, holding: Holding) -> None:
         while True:
@@ -237,7 +239,7 @@ class HeldRun:
 
     async def _write(self, holding: Holding, commit: Commit) -> None:
         for artifact in commit.artifacts:
-            await self._payloads.put(artifact.content)
+            await self._patiently(functools.partial(self._payloads.put, artifact.content))
         request = await self._request(commit)
         send: Callable[[], Awaitable[api.Committed]]
         match commit.ending:
@@ -265,7 +267,8 @@ class HeldRun:
             self._read = written.cursor
 
     async def _request(self, commit: Commit) -> api.Commit:
-        entries = [await spill(entry, self._payloads) for entry in commit.entries]
+        spills = [functools.partial(spill, entry, self._payloads) for entry in commit.entries]
+        entries = [await self._patiently(spilled) for spilled in spills]
         refs = {entry.data.request: entry.ref for entry in entries if isinstance(entry.data, d.ApprovalRequested)}
         side: dict[str, str] = {}
         for opened in commit.opened:

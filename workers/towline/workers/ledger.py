@@ -7,7 +7,8 @@ what a holder and an ending need. Leaves the words of an ending to `store.openen
 from collections.abc import Iterable
 
 from towline.protocol import event_data as d
-from towline.protocol.events import EVENTS, Event, data_of
+from towline.protocol.events import Event, data_of
+from towline.protocol.evidence import Observed
 from towline.protocol.store.openends import OpenEnds
 from towline.protocol.values import Abandoned, Claim, WaitRef
 from towline.workers.steps import StepBook
@@ -23,14 +24,12 @@ class Ledger:
         self.waiting_on: list[WaitRef] = []
         self.checkpoint: int | None = None
         self.is_forced = False
-        self.observations: set[int] = set()
-        """Seqs of events that may carry a claim."""
-        self.artifacts: set[str] = set()
+        self._observed = Observed()
 
     def observe(self, event: Event) -> None:
         """Take note of the next event."""
         self.open.observe(event)
-        self._note_observation(event)
+        self._observed.observe(event)
         data = data_of(event)
         self.book.apply(event.seq, data)
         match data:
@@ -45,30 +44,18 @@ class Ledger:
             case d.CheckpointSaved():
                 self.checkpoint = event.seq
             case d.ArtifactCreated(artifact=artifact):
-                self.artifacts.add(artifact)
+                self._observed.note_artifact(artifact)
             case _:
                 pass
 
     def observe_input(self, event: Event) -> None:
         """Take note of an input that is being fed. One that history replay had read is noted again, unchanged."""
         self.open.observe(event)
-        self._note_observation(event)
-
-    def _note_observation(self, event: Event) -> None:
-        if EVENTS[event.type].observes:
-            self.observations.add(event.seq)
+        self._observed.observe(event)
 
     def are_proven(self, claims: Iterable[Claim]) -> bool | None:
-        """Whether each claim cites something, and all it cites was observed in this run; None without claims."""
-        verdicts = [
-            bool(claim.evidence)
-            and all(
-                item.artifact in self.artifacts if item.artifact is not None else item.seq in self.observations
-                for item in claim.evidence
-            )
-            for claim in claims
-        ]
-        return all(verdicts) if verdicts else None
+        """Whether what claims cite was observed in this run; None without claims."""
+        return self._observed.are_proven(claims)
 
     def abandoned(self) -> list[Abandoned]:
         """Every step that had begun and has no result, as a terminal event lists it."""

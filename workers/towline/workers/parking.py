@@ -1,25 +1,17 @@
-"""Parking: a run that must not go on by itself is given back as blocked, with the reason and what would help.
+"""Why an engine parks a run: what only history replay can find out.
 
-Promises that a parked run keeps its log as it is and holds no lease. Leaves leaving the state to `retry` and
-`cancel`.
+Promises that the blocker names the step. Leaves the parking itself to `store.parking`.
 """
 
-from towline.protocol import event_data as d
-from towline.protocol import times
-from towline.protocol.codec import NewEntry
-from towline.protocol.cursor import Cursor
-from towline.protocol.events import Actor
-from towline.protocol.limits import POISON_CRASHES
-from towline.protocol.store import api
-from towline.protocol.store.interface import Store
-from towline.protocol.values import Blocker, BlockerKind
+from towline.protocol.store.parking import blocker
+from towline.protocol.values import Blocker
 from towline.workers.replay import Divergence
 from towline.workers.steps import Step
 
 
 def nondeterminism(divergence: Divergence, version: str, worker: str, now_ms: int) -> Blocker:
     """The code does not do what the log says it did."""
-    return _blocker(
+    return blocker(
         "nondeterminism",
         divergence.step,
         f"The code does not do what the log says it did at {divergence.step}",
@@ -34,7 +26,7 @@ def nondeterminism(divergence: Divergence, version: str, worker: str, now_ms: in
 
 def unknown_effect(step: Step, worker: str, now_ms: int) -> Blocker:
     """A write was lost in its last attempt, and repeating it is a person's decision."""
-    return _blocker(
+    return blocker(
         "unknown_effect",
         step.step,
         f"Nobody knows whether {step.name} took effect; its worker was lost in the last attempt",
@@ -43,43 +35,3 @@ def unknown_effect(step: Step, worker: str, now_ms: int) -> Blocker:
         step=step.step,
         attempt=step.attempt,
     )
-
-
-def poison(lapsed: str, crashes: int, worker: str, now_ms: int) -> Blocker:
-    """One holder after another died on this run."""
-    return _blocker(
-        "poison",
-        "crashes",
-        f"Its worker died {POISON_CRASHES} times in a row; the last was {lapsed or 'unknown'}",
-        worker,
-        now_ms,
-        crashes=crashes,
-    )
-
-
-def _blocker(kind: BlockerKind, where: str, title: str, worker: str, now_ms: int, **detail: object) -> Blocker:
-    return Blocker(
-        id=f"{kind}:{where}",
-        kind=kind,
-        title=title,
-        since=times.to_wire(now_ms),
-        by=worker,
-        stops=True,
-        remedies=[{"type": "retry"}, {"type": "cancel"}],
-        detail=detail,
-    )
-
-
-async def park(store: Store, claimed: api.Claimed, queue: str, blocker: Blocker, *, seen: Cursor) -> None:
-    """Give a freshly claimed run back as blocked; nothing runs until somebody does something about it."""
-    entry = NewEntry("run.blocked", Actor("worker", blocker.by), d.RunBlocked(blocker=blocker))
-    commit = api.Commit(
-        run=claimed.run,
-        queue=queue,
-        fence=claimed.fence,
-        number=1,
-        seen=seen,
-        now_ms=store.now_ms(),
-        entries=[entry],
-    )
-    await store.release(commit, "blocked")

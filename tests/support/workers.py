@@ -38,7 +38,8 @@ class Stage:
         self.url = url
         self.store = store
         self.registry = registry
-        self.payloads = Payloads(folder / "payloads")
+        self.payload_folder = folder / "payloads"
+        self.payloads = Payloads(self.payload_folder)
         self.tasks: list[asyncio.Task[None]] = []
         self._names = itertools.count(1)
         self._commands = itertools.count(1)
@@ -52,7 +53,7 @@ class Stage:
         name = f"w{next(self._names)}"
         store = await RedisStore.connect(self.url, probe=probe, for_tests=True)
         self._opened.append(store)
-        made = WorkerSettings(store_url=self.url, payloads=self.payloads.root, name=name, **given)
+        made = WorkerSettings(store_url=self.url, payloads=self.payload_folder, name=name, **given)
         worker = Worker(made, store, definitions=registry or self.registry)
         task = asyncio.get_running_loop().create_task(worker.run())
         self.tasks.append(task)

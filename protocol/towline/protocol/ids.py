@@ -20,6 +20,7 @@ Subject = NewType("Subject", str)
 
 _CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SERVER_RUN: Final = re.compile(r"run_[0-9A-HJKMNP-TV-Z]{26}\Z")
+_UPLOAD: Final = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}\Z")
 _CLIENT_RUN: Final = re.compile(r"(?!run_)[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _COMMAND: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
@@ -140,6 +141,11 @@ def is_run_id(text: str) -> bool:
 def is_client_run_id(text: str) -> bool:
     """Whether a client may choose `text` for a new run (`run_…` is the server's)."""
     return bool(_CLIENT_RUN.match(text))
+
+
+def is_upload_ref(text: str) -> bool:
+    """Whether `text` may name an upload."""
+    return bool(_UPLOAD.match(text))
 
 
 def is_command_id(text: str) -> bool:

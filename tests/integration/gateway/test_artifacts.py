@@ -1,5 +1,6 @@
 """Artifacts and payloads: listed as announced, sent as bytes that no browser runs."""
 
+import email
 from typing import Any
 
 import pytest
@@ -64,8 +65,11 @@ async def test_artifacts_are_listed_and_sent(gateway: RunningGateway) -> None:
         ("bytes=x", 200, b"0123456789", None),
         ("bytes=", 200, b"0123456789", None),
         ("lines=1-2", 200, b"0123456789", None),
-        ("bytes=0-1,3-4", 200, b"0123456789", None),
-        ("bytes=" + ",".join(f"{n}-{n}" for n in range(9000)), 200, b"0123456789", None),
+        ("bytes=0-4,3-6", 200, b"0123456789", None),
+        ("bytes=0-1,20-", 206, b"01", "bytes 0-1/10"),
+        ("bytes=20-,30-40", 416, None, "bytes */10"),
+        ("bytes=" + ",".join(f"{n}-{n}" for n in range(9000)), 416, None, "bytes */10"),
+        ("bytes=" + "0-," * 10_000, 416, None, "bytes */10"),
     ],
 )
 async def test_a_range(
@@ -80,6 +84,63 @@ async def test_a_range(
         assert answer.json()["field"] == "Range"
     else:
         assert answer.content == content
+
+
+async def test_several_ranges_come_as_parts(gateway: RunningGateway) -> None:
+    run = await gateway.start()
+    await publish(gateway, await gateway.hold(run), b"0123456789", name="x", media_type="text/plain")
+    path = f"/v1/runs/{run}/artifacts/art_1"
+    answer = await gateway.http.get(path, headers={"Range": "bytes=-2, 0-1,4-5"})
+    assert answer.status_code == 206
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    said = email.message_from_bytes(f"Content-Type: {answer.headers['content-type']}\r\n\r\n".encode() + answer.content)
+    assert said.get_content_type() == "multipart/byteranges"
+    parts = [part for part in said.walk() if not part.is_multipart()]
+    assert [part.get_payload() for part in parts] == ["89", "01", "45"]
+    assert [part["Content-Range"] for part in parts] == ["bytes 8-9/10", "bytes 0-1/10", "bytes 4-5/10"]
+    assert {part.get_content_type() for part in parts} == {"text/plain"}
+
+
+async def test_a_range_of_another_version_is_sent_whole(gateway: RunningGateway) -> None:
+    run = await gateway.start()
+    sha256 = await publish(gateway, await gateway.hold(run), b"0123456789", name="x", media_type="text/plain")
+    path = f"/v1/runs/{run}/artifacts/art_1"
+    for said, status in ((f'"{sha256}"', 206), ('"other"', 200), ("Wed, 21 Oct 2015 07:28:00 GMT", 200)):
+        answer = await gateway.http.get(path, headers={"Range": "bytes=0-3", "If-Range": said})
+        assert answer.status_code == status
+    for known in (f'"x", W/"{sha256}"', "*", f'"{sha256}"'):
+        assert (await gateway.http.get(path, headers={"If-None-Match": known})).status_code == 304
+    head = await gateway.http.head(path)
+    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "10")
+
+
+@pytest.mark.parametrize(
+    ("media_type", "content", "kind"),
+    [
+        ("image/gif", b"GIF89a....", "inline"),
+        ("image/png", b"\x89PNG\r\n\x1a\n", "inline"),
+        ("image/webp", b"RIFF0000WEBP", "inline"),
+        ("image/jpeg", b"\xff\xd8\xff\xe0", "inline"),
+        ("image/gif", b"<script>alert(1)</script>", "attachment"),
+        ("image/png", b"GIF89a", "attachment"),
+        ("image/jpeg", b"", "attachment"),
+        ("image/svg+xml", b"<svg><script/></svg>", "attachment"),
+        ("application/pdf", b"%PDF-1.7", "attachment"),
+        ("text/html", b"<b>", "attachment"),
+        ("text/javascript", b"GIF89a=1", "attachment"),
+    ],
+)
+async def test_only_harmless_content_is_shown_in_place(
+    gateway: RunningGateway, media_type: str, content: bytes, kind: str
+) -> None:
+    run = await gateway.start()
+    await publish(gateway, await gateway.hold(run), content, name="x", media_type=media_type)
+    answer = await gateway.http.get(f"/v1/runs/{run}/artifacts/art_1")
+    assert answer.content == content
+    assert answer.headers["content-disposition"].startswith(kind)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-resource-policy"] == "same-site"
+    assert answer.headers["referrer-policy"] == "no-referrer"
 
 
 @pytest.mark.parametrize(

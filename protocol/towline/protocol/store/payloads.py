@@ -1,35 +1,58 @@
-"""Bytes too large for the log, by the hash of their content, in a local folder.
+"""Bytes too large for the log, by the hash of their content; and uploads, until a run takes them.
 
-Promises that what `put` returned is on disk: written, synced, renamed, and the folder synced, before any event
-names it; and that a name is made from the content only, so no caller chooses a path. Leaves rights to callers.
+Promises that what `put` or `put_stream` returned is durable and readable before anybody can name it, that a stream
+which breaks off, is longer than allowed or has another hash leaves nothing, and that keys are made from the content
+or from a ref of ours, so no caller chooses a path. Leaves rights to callers, and who owns an upload to `uploads`.
+The bytes lie where `payload_storage.Storage` says: in a local folder, or in an object store that a URL names.
 """
 
 import asyncio
 import hashlib
-import os
 import re
-import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from towline.protocol.ids import is_upload_ref
+from towline.protocol.store.payload_folder import Folder
+from towline.protocol.store.payload_storage import MissingPayload, Storage
+
+__all__ = ["URL_VARIABLE", "BadPayload", "MissingPayload", "PayloadTooLarge", "Payloads", "Stored", "open_payloads"]
+
+URL_VARIABLE: Final = "TOWLINE_PAYLOADS_URL"
+"""Environment variable with the object store of all gateways and workers. Without it, payloads are local files."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
+_UPLOADS: Final = "uploads"
+_WRITE_BYTES: Final = 1024 * 1024
+_SCHEMES: Final = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
 
-class MissingPayload(LookupError):
-    """No payload has this hash."""
+class PayloadTooLarge(ValueError):
+    """More bytes came than are allowed; nothing was kept."""
+
+
+class BadPayload(ValueError):
+    """The bytes are not what their sender, or the one who keeps them, said; nothing was kept."""
+
+
+class Stored(Struct, frozen=True):
+    """Bytes that are durable now."""
+
+    sha256: str
+    size: int
 
 
 class Payloads:
-    """Content-addressed files below `root`, which is made on first use with mode 0700."""
+    """Payloads in a folder (a `Path`) or another storage."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, where: Path | Storage) -> None:
+        self._storage: Storage = Folder(where) if isinstance(where, Path) else where
 
-    def path_of(self, sha256: str) -> Path:
-        """Where the payload lies or would lie. Raises `MissingPayload` for what is no SHA-256."""
-        if not _SHA256.match(sha256):
-            raise MissingPayload(sha256)
-        return self.root / sha256[:2] / sha256
+    # --- by content
 
     async def put(self, data: bytes) -> str:
         """Stores `data` durably; its SHA-256 in lower-case hex."""
@@ -38,42 +61,129 @@ class Payloads:
     def put_now(self, data: bytes) -> str:
         """`put` for callers outside an event loop."""
         sha256 = hashlib.sha256(data).hexdigest()
-        path = self.path_of(sha256)
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        if not path.exists():
-            _write(path, data)
-        # Also where it stood already: whoever renamed it may have died before the folders were synced.
-        for folder in (path.parent, self.root, self.root.parent):
-            _sync_folder(folder)
+        with self._storage.spool() as file:
+            file.write(data)
+            self._storage.keep(file, _content(sha256))
         return sha256
 
+    async def put_stream(
+        self, chunks: AsyncIterable[bytes], *, limit_bytes: int, sha256: str | None = None, upload: str | None = None
+    ) -> Stored:
+        """Stores what `chunks` brings, by its content, or as the upload of that ref.
+
+        Raises `PayloadTooLarge` as soon as more than `limit_bytes` came, and `BadPayload` when the bytes have another
+        hash than `sha256`.
+        """
+        with self._storage.spool() as file:
+            digest, size, waiting = hashlib.sha256(), 0, bytearray()
+
+            def write(data: bytes) -> None:
+                digest.update(data)
+                file.write(data)
+
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise PayloadTooLarge(f"more than {limit_bytes} bytes")
+                waiting += chunk
+                if len(waiting) >= _WRITE_BYTES:
+                    await asyncio.to_thread(write, bytes(waiting))
+                    waiting.clear()
+            await asyncio.to_thread(write, bytes(waiting))
+            found = digest.hexdigest()
+            if sha256 not in (None, found):
+                raise BadPayload("the bytes have another SHA-256 than was said")
+            await asyncio.to_thread(self._storage.keep, file, _content(found) if upload is None else _upload(upload))
+        return Stored(found, size)
+
+    async def size(self, sha256: str) -> int:
+        """How many bytes the payload has. Raises `MissingPayload`."""
+        return await asyncio.to_thread(self._storage.size, _content(sha256))
+
     async def read(self, sha256: str) -> bytes:
-        """The bytes. Raises `MissingPayload`."""
-        path = self.path_of(sha256)
-        try:
-            return await asyncio.to_thread(path.read_bytes)
-        except FileNotFoundError:
-            raise MissingPayload(sha256) from None
+        """The whole payload, which must be small. Raises `MissingPayload`, and `BadPayload` for damaged bytes."""
+        return await asyncio.to_thread(self._read_now, sha256)
+
+    def _read_now(self, sha256: str) -> bytes:
+        key = _content(sha256)
+        data = b"".join(self._storage.read(key, 0, self._storage.size(key)))
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise BadPayload(f"the bytes of payload {sha256} are damaged")
+        return data
+
+    async def stream(self, sha256: str, first: int, length: int) -> AsyncIterator[bytes]:
+        """The bytes from `first` on, in small pieces. Raises `MissingPayload`."""
+        pieces = iter(self._storage.read(_content(sha256), first, length))
+        while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+            yield piece
+
+    def fetch_now(self, sha256: str, target: BinaryIO) -> int:
+        """Copies the payload to `target`, for callers in threads; its size. Raises as `read` does."""
+        key, digest, size = _content(sha256), hashlib.sha256(), 0
+        for piece in self._storage.read(key, 0, self._storage.size(key)):
+            digest.update(piece)
+            target.write(piece)
+            size += len(piece)
+        if digest.hexdigest() != sha256:
+            raise BadPayload(f"the bytes of payload {sha256} are damaged")
+        return size
+
+    # --- uploads
+
+    async def adopt_upload(self, ref: str, sha256: str) -> None:
+        """Keeps the upload's bytes by their content, beside the upload. Raises `MissingPayload`."""
+
+        def adopt() -> None:
+            try:
+                self._storage.size(_content(sha256))
+            except MissingPayload:
+                self._storage.copy(_upload(ref), _content(sha256))
+
+        await asyncio.to_thread(adopt)
+
+    async def remove_upload(self, ref: str) -> None:
+        """Removes the upload's own bytes, if they are there."""
+        await asyncio.to_thread(self._storage.remove, _upload(ref))
+
+    async def sweep(self, age_s: float) -> int:
+        """Removes uploads, and what killed processes left unfinished, older than `age_s`; how many uploads."""
+
+        def sweep() -> int:
+            self._storage.tidy(age_s)
+            overdue = self._storage.older(_UPLOADS, age_s)
+            for key in overdue:
+                self._storage.remove(key)
+            return len(overdue)
+
+        return await asyncio.to_thread(sweep)
 
 
-def _write(path: Path, data: bytes) -> None:
-    partial = path.parent / f".{secrets.token_hex(8)}.part"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+def open_payloads(where: Path | str) -> Payloads:
+    """Payloads in a folder, or at a URL: `file:///…`, `s3://…`, `gs://…`, `az://…`. Raises `ValueError`."""
+    if isinstance(where, Path):
+        return Payloads(where)
+    parts = urlsplit(where)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return Payloads(Path(unquote(parts.path)))
+    if parts.scheme not in _SCHEMES or not parts.netloc:
+        raise ValueError(f"an address of payloads is one of file:///, {', '.join(f'{s}://' for s in _SCHEMES)}")
+    # Only who uses an object store pays for the library.
+    from towline.protocol.store.payload_objects import Objects
+
+    return Payloads(Objects.at(where))
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _content(sha256: str) -> str:
+    if not _SHA256.match(sha256):
+        raise MissingPayload(sha256)
+    return f"{sha256[:2]}/{sha256}"
+
+
+def _upload(ref: str) -> str:
+    if not is_upload_ref(ref):
+        raise MissingPayload(ref)
+    return f"{_UPLOADS}/{ref}"
+
+
+def _next(pieces: Iterator[bytes]) -> bytes | None:
+    return next(pieces, None)

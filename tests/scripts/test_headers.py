@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.lab import Lab, approval, ending, note
+from tests.support.lab import Lab, approval, ending, grant, note
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
 from towline.protocol.store.api import Lease, Timer
@@ -14,8 +14,8 @@ from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.scripts import WORDS, compile_script, script_names, source_of
 
 SCRIPTS: Final = (
-    "accept_command", "claim_run", "close_run", "commit", "create_run", "fire_timer", "rehint_run", "release_run",
-    "renew_leases", "sweep_partition",
+    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run", "fire_timer",
+    "rehint_run", "release_run", "renew_leases", "sweep_partition",
 )  # fmt: skip
 
 
@@ -87,6 +87,7 @@ async def call_all(lab: Lab) -> None:
     await lab.store.rehint("r1", "default")
     await lab.store.take_sweep(0, "s", 1000)
     lease = await lab.claim()
+    await lab.store.change_access(grant("r1", "user:bob", "viewer"))
     await lab.store.close(lab.commit(lease, 1, ending()))
 
 

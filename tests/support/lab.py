@@ -7,7 +7,7 @@
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import redis.asyncio
 from msgspec.structs import replace
@@ -57,6 +57,16 @@ def approval(request: str, **members: Any) -> tuple[NewEntry, dict[str, str]]:
         deciders=["role:owner"], exclude=[], quorum=1, **members,
     )  # fmt: skip
     return NewEntry("approval.requested", AGENT, asked), requests.side_fields(requests.opened(asked))
+
+
+def grant(run: str, entry: str, role: str, version: str = "", **members: Any) -> api.AccessChange:
+    """A grant by alice, as prepared on a run whose access has this version."""
+    data = d.AccessChanged(subject=entry, role=cast("Any", role), by="user:alice")
+    change = api.AccessChange(
+        run=run, version=version, entries=[NewEntry("access.changed", ALICE, data)], side={f"g|{entry}": role},
+        dropped=["g|user:gone"], listed=["r|bob|"], unlisted=["r|gone|"],
+    )  # fmt: skip
+    return replace(change, **members)
 
 
 class Lab:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from towline.protocol.errors import Problem, ProblemError
 from towline.protocol.event_data import ApprovalRequested
+from towline.protocol.grants import named_field
 from towline.protocol.projection import Caller, may_answer
 from towline.protocol.values import Proposal, Question, Vote
 
@@ -70,8 +71,13 @@ def withdrawn(state: ApprovalState) -> ApprovalState:
 
 
 def side_fields(state: ApprovalState) -> dict[str, str]:
-    """The fields of a run's side hash that hold `state`."""
-    return {state_field(state.request): encode(state), version_field(state.request): str(state.version)}
+    """The fields of a run's side hash that hold `state`; who is named in it may read the run from then on."""
+    named = [entry for entry in state.deciders if not entry.startswith("role:") and entry not in state.exclude]
+    return {
+        state_field(state.request): encode(state),
+        version_field(state.request): str(state.version),
+        **{named_field(entry): state.request for entry in named},
+    }
 
 
 def state_field(request: str) -> str:

@@ -70,7 +70,10 @@ async def test_a_run_is_started(gateway: RunningGateway) -> None:
         ({"workflow": "toy", "input": {}, "thread": "t"}, "unsupported", "thread"),
         ({"workflow": "toy", "input": {}, "on_busy": "reject"}, "unsupported", "on_busy"),
         ({"workflow": "toy", "input": {}, "start_at": "2027-01-01T00:00:00.000Z"}, "unsupported", "start_at"),
-        ({"workflow": "toy", "input": {}, "grants": {"user:bob": "viewer"}}, "unsupported", "grants"),
+        ({"workflow": "toy", "input": {}, "grants": {"bob": "viewer"}}, "bad_request", "grants"),
+        ({"workflow": "toy", "input": {}, "grants": {"role:operator": "viewer"}}, "bad_request", "grants"),
+        ({"workflow": "toy", "input": {}, "grants": {"user:bob": "operator"}}, "bad_request", "grants.user:bob"),
+        ({"workflow": "toy", "input": {}, "grants": {"user:ana": "viewer"}}, "bad_request", "grants"),
         ({"workflow": "toy", "input": {"x": "x" * 70_000}}, "too_large", "input"),
     ],
 )

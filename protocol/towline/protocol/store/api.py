@@ -87,7 +87,10 @@ class Fence(Struct, frozen=True):
 
 
 class NewRun(Struct, frozen=True):
-    """A run to create. `fingerprint` stands for workflow and input: a repeat must have the same."""
+    """A run to create. `fingerprint` stands for workflow and input: a repeat must have the same.
+
+    `side`: fields of its side hash from the start. `listed`: further prefixes of the index under which it stands.
+    """
 
     run: str
     nonce: str
@@ -97,6 +100,8 @@ class NewRun(Struct, frozen=True):
     version: str
     queue: str
     created: NewEntry
+    side: Mapping[str, str] = {}
+    listed: Sequence[str] = ()
 
 
 class Created(Struct, frozen=True):
@@ -298,6 +303,35 @@ class Loaded(Struct, frozen=True):
     run: Run
     cursor: Cursor
     facts: RunFacts
+
+
+class Standing(Struct, frozen=True):
+    """What decides access to a run: its facts, the asked fields of its side hash, and the version of its access.
+
+    The version ('' at first) changes with each grant and share; whoever prepares a change relies on it.
+    """
+
+    facts: RunFacts
+    fields: Mapping[str, str]
+    version: str
+
+
+class AccessChange(Struct, frozen=True, kw_only=True):
+    """Grants or shares of a run to change, with the `version` of its access that this relied on.
+
+    `entries` are written only while the log is open. `side` / `dropped`: fields of the side hash to write, and to
+    take away. `listed` / `unlisted`: prefixes of the index under which the run is to stand, or not any more.
+    `relief`: it passes when memory is full, as taking access away must.
+    """
+
+    run: str
+    version: str
+    entries: Sequence[NewEntry] = ()
+    side: Mapping[str, str] = {}
+    dropped: Sequence[str] = ()
+    listed: Sequence[str] = ()
+    unlisted: Sequence[str] = ()
+    relief: bool = False
 
 
 class Hint(Struct, frozen=True):

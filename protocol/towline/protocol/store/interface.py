@@ -11,6 +11,7 @@ from towline.protocol.cursor import Cursor
 from towline.protocol.store.api import (
     Acceptance,
     Accepted,
+    AccessChange,
     Announced,
     Claimed,
     Commit,
@@ -27,6 +28,7 @@ from towline.protocol.store.api import (
     Renewal,
     Repeated,
     RunFacts,
+    Standing,
     WorkflowInfo,
 )
 
@@ -92,8 +94,29 @@ class Store(Protocol):
         """The newest position of each run that exists."""
         ...
 
-    async def list_runs(self, prefix: str, *, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
-        """Newest first: (position, run id) strictly before a position. Prefixes: `a|` all, `r|<subject>|` own."""
+    async def list_runs(self, *prefixes: str, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """Newest first: (position, run id) strictly before a position.
+
+        Prefixes: `a|` all, `r|<subject>|` own and granted to the subject, `rg|<group>|` granted to a group.
+        """
+        ...
+
+    async def standing(self, run: str, fields: Sequence[str]) -> Standing:
+        """What decides access to a run, read at once. Raises `NoRun`, `RunGone`."""
+        ...
+
+    async def access_versions(self, runs: Sequence[str]) -> dict[str, str]:
+        """The version of each run's access; '' where it never changed."""
+        ...
+
+    async def change_access(self, change: AccessChange) -> None:
+        """Changes grants or shares, with their event. Raises `NoRun`, `RunGone`, `Changed`, `StoreFull`."""
+        ...
+
+    async def keep_ticket(self, digest: str, text: str, ttl_ms: int) -> None: ...
+
+    async def ticket(self, digest: str, *, spend: bool) -> str | None:
+        """What was kept under the digest of a ticket; with `spend` nobody gets it again."""
         ...
 
     async def announce(self, worker: str, workflows: Sequence[WorkflowInfo]) -> None: ...

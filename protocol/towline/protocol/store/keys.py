@@ -104,6 +104,21 @@ def run_of_channel(channel: str) -> str:
     return channel.split(":n:", 1)[1]
 
 
+def ticket_key(digest: str) -> str:
+    """The key of a ticket, by the SHA-256 of its text in hex."""
+    return f"{_PARTITION_KEYS[int(digest[:8], 16) % len(_PARTITION_KEYS)].tag}:ticket:{digest}"
+
+
+def listed_for(subject: str) -> str:
+    """Prefix of the index members of runs that `subject` owns or was granted."""
+    return f"r|{index_part(subject)}|"
+
+
+def listed_for_group(group: str) -> str:
+    """Prefix of the index members of runs that were granted to a group."""
+    return f"rg|{index_part(group)}|"
+
+
 def timer_member(kind: str, timer: str, run_id: str) -> str:
     """Member of the timers of a partition: `kind|timer|run`. Kinds: `timer`, `retry`, `cancel`."""
     return f"{kind}|{quote(timer, safe='')}|{run_id}"

@@ -16,7 +16,7 @@ from towline.protocol.ids import partition_of
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.run import fold_all
 from towline.protocol.run_state import Run
-from towline.protocol.store.api import Loaded, LogPage, NoRun, RunFacts, RunGone
+from towline.protocol.store.api import Loaded, LogPage, NoRun, RunFacts, RunGone, Standing
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys
 
@@ -79,6 +79,31 @@ class Reader:
         with translated():
             values = await cast("Any", self._client.hmget(RunKeys.of(run).run, list(_FACTS)))
         return _facts(run, values)
+
+    async def standing(self, run: str, fields: Sequence[str]) -> Standing:
+        """The facts of a run with what decides a caller's access to it. Raises `NoRun`, `RunGone`."""
+        keys = RunKeys.of(run)
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                pipe.hmget(keys.run, [*_FACTS, "access"])
+                if fields:
+                    pipe.hmget(keys.side, list(fields))
+                values, *found = await pipe.execute()
+        side = zip(fields, found[0] if found else (), strict=True)
+        return Standing(
+            _facts(run, values[:-1]),
+            {name: value.decode() for name, value in side if value is not None},
+            _text(values[-1]),
+        )
+
+    async def access_versions(self, runs: Sequence[str]) -> dict[str, str]:
+        """The version of each run's access, in one round trip; '' where it never changed."""
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                for run in runs:
+                    pipe.hget(RunKeys.of(run).run, "access")
+                versions = await pipe.execute()
+        return {run: _text(version) for run, version in zip(runs, versions, strict=True)}
 
     async def read_log(self, run: str, after: Cursor, *, limit: int, private: bool = False) -> LogPage:
         """Up to `limit` entries after a cursor. Raises `NoRun`, `RunGone`."""
@@ -162,16 +187,22 @@ class Reader:
                 rows = await pipe.execute()
         return {run: Cursor(int(seq), int(tag)) for run, (seq, tag) in zip(runs, rows, strict=True) if seq}
 
-    async def list_runs(self, prefix: str, *, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
-        """Newest first over all partitions: (position `<ms>|<run>`, run), strictly before `before`."""
-        top = f"({prefix}{before}" if before is not None else f"({prefix}\x7f"
-        with translated():
-            async with self._client.pipeline(transaction=False) as pipe:
-                for partition in PARTITIONS:
-                    pipe.zrevrangebylex(PartitionKeys.of(partition).index, top, f"[{prefix}", 0, limit)
-                rows = await pipe.execute()
-        members = sorted((m.decode()[len(prefix) :] for row in rows for m in row), reverse=True)[:limit]
-        return [(position, position.split("|", 1)[1]) for position in members]
+    async def list_runs(self, *prefixes: str, before: str | None, limit: int) -> Sequence[tuple[str, str]]:
+        """Newest first over all partitions: (position `<ms>|<run>`, run), strictly before `before`.
+
+        A run that stands under several prefixes comes once: its position is the same under each.
+        """
+        positions: set[str] = set()
+        for prefix in prefixes:
+            top = f"({prefix}{before}" if before is not None else f"({prefix}\x7f"
+            with translated():
+                async with self._client.pipeline(transaction=False) as pipe:
+                    for partition in PARTITIONS:
+                        pipe.zrevrangebylex(PartitionKeys.of(partition).index, top, f"[{prefix}", 0, limit)
+                    rows = await pipe.execute()
+            positions.update(member.decode()[len(prefix) :] for row in rows for member in row)
+        newest = sorted(positions, reverse=True)[:limit]
+        return [(position, position.split("|", 1)[1]) for position in newest]
 
 
 def partition_keys_of(run: str) -> PartitionKeys:

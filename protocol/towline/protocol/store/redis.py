@@ -18,18 +18,19 @@ from towline.protocol.cursor import Cursor
 from towline.protocol.ids import PARTITION_TAGS
 from towline.protocol.limits import LEASE_MS, POISON_CRASHES, UNAPPLIED_COMMANDS
 from towline.protocol.store import api
+from towline.protocol.store.accesses import Accesses
 from towline.protocol.store.base import receipt_field, refusal
 from towline.protocol.store.commits import Commits
 from towline.protocol.store.connection import open_client, translated
 from towline.protocol.store.dispatch import Dispatch
-from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKeys, index_part
+from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
 from towline.protocol.store.notices import Notices
 from towline.protocol.store.scripts import Probe
 from towline.protocol.store.sweeps import Sweeps
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Commits, Sweeps):
+class RedisStore(Accesses, Commits, Sweeps):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, probe: Probe | None) -> None:
@@ -117,7 +118,8 @@ class RedisStore(Commits, Sweeps):
                 "channel": keys.channel,
                 "claim_ms": LEASE_MS,
                 "entries": pack_entries([new.created]),
-                "index": ["a|", f"r|{index_part(new.owner)}|"],
+                "index": ["a|", listed_for(new.owner), *new.listed],
+                "side": [list(pair) for pair in new.side.items()],
             },
             now_at=3,
             relief=False,

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,9 +19,11 @@ from towline.protocol import schemas
 from towline.protocol.codec import NewEntry, TooLarge
 from towline.protocol.errors import problem
 from towline.protocol.events import Actor
+from towline.protocol.grants import GrantRole, grant_field
 from towline.protocol.ids import derived_run_id, is_client_run_id, new_run_id
 from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS, PRIVATE_BYTES
 from towline.protocol.store import api
+from towline.protocol.store.granting import initial, listing_of
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import Budget
 
@@ -49,7 +51,7 @@ class StartRun(Struct, frozen=True, kw_only=True):
     start_at: str | None = None
 
 
-NOT_SERVED: Final = ("thread", "grants", "on_busy", "command", "retention", "start_at")
+NOT_SERVED: Final = ("thread", "on_busy", "command", "retention", "start_at")
 
 
 class Started(Struct, frozen=True):
@@ -106,10 +108,11 @@ async def start_run(
             "An id of your own is 1 to 128 of [A-Za-z0-9._-], begins with a letter or digit, and not with 'run_'.",
             field="id",
         )
+    grants = initial(subject, request.grants or {})
     run = _run_id(store, request, subject, idempotency_key)
     started_with = _digest([request.workflow, request.input])
     fingerprint = f"{started_with}:{_digest(request)}"
-    created = await _create(store, request, run, fingerprint, info, queue, subject, traceparent)
+    created = await _create(store, request, run, fingerprint, info, queue, subject, grants, traceparent)
     if created.existing is None:
         return Started(run)
     same_body = created.existing.fingerprint == fingerprint
@@ -141,6 +144,7 @@ async def _create(
     info: api.WorkflowInfo,
     queue: str,
     subject: str,
+    grants: Mapping[str, GrantRole],
     traceparent: str | None,
 ) -> api.Created:
     private = msgspec.json.encode({"input": request.input})
@@ -152,7 +156,7 @@ async def _create(
         owner=subject,
         queue=queue,
         headline=request.headline or info.name[:HEADLINE_CHARS],
-        grants={},
+        grants=dict(grants),
         budget=request.budget,
         scope=request.scope,
         labels=request.labels,
@@ -168,13 +172,15 @@ async def _create(
         version=info.version,
         queue=queue,
         created=NewEntry("run.created", Actor("user", subject), data, private=private),
+        side={grant_field(entry): role for entry, role in grants.items()},
+        listed=[listing_of(entry) for entry in grants],
     )
     try:
         return await store.create_run(new)
     except api.RunGone:
         raise problem("gone", "The run with this id was deleted; choose another id.", field="id") from None
     except TooLarge as error:
-        raise problem("too_large", f"scope and labels are too large: {error}", field="scope") from None
+        raise problem("too_large", f"scope, labels and grants are too large: {error}", field="scope") from None
 
 
 def _digest(value: Any) -> str:

@@ -4,7 +4,8 @@
 -- KEYS 1 log (stream) 2 private (hash) 3 run (hash) 4 side (hash) 5 commands (stream) 6 leases (zset)
 --      7 index (zset) 8 meta (hash)
 -- ARGV 1 request (msgpack): run, nonce, fingerprint, owner, workflow, version, queue, channel, claim_ms,
---        entries (list, see lib/append), index (list of prefixes: the member is prefix .. ms .. '|' .. run)
+--        entries (list, see lib/append), index (list of prefixes: the member is prefix .. ms .. '|' .. run),
+--        side (list of {field, value})
 -- returns {OK, last_seq, last_tag, now_ms}
 -- refuses {EXISTS, owner, fingerprint, last_seq, last_tag, now_ms}  the id is taken; nothing written
 --         {GONE}  the run was deleted
@@ -30,6 +31,9 @@ redis.call('HSET', run, 'create_nonce', q.nonce, 'fingerprint', q.fingerprint, '
   'unapplied', '0')
 redis.call('HSET', private, '-', '')
 redis.call('HSET', side, '-', '')
+for _, pair in ipairs(q.side) do
+  redis.call('HSET', side, pair[1], pair[2])
+end
 for _, prefix in ipairs(q.index) do
   redis.call('ZADD', index, 0, prefix .. fmt(now) .. '|' .. q.run)
 end

@@ -23,6 +23,10 @@ PRIVATE_BYTES: Final = 64 * KIB
 PAYLOAD_BYTES: Final = 4 * MIB
 """Largest argument or result of a step; beyond it the step fails at once, naming itself."""
 ARTIFACT_BYTES: Final = 100 * MIB
+UPLOAD_BYTES: Final = 100 * MIB
+UPLOAD_MS: Final = 24 * 3_600_000
+"""How long an upload waits for a run that takes it."""
+UPLOADS_PER_VALUE: Final = 20
 REQUEST_INLINE_BYTES: Final = 8 * KIB
 
 PAGE_EVENTS: Final = 1000

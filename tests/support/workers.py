@@ -21,11 +21,11 @@ from towline.protocol.store.acceptance import send_command
 from towline.protocol.store.payloads import Payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.store.scripts import Probe
+from towline.protocol.store.spilling import unspill
 from towline.protocol.store.starting import StartRun, start_run
 from towline.workers.registry import Registry
 from towline.workers.replay import Replay
 from towline.workers.settings import WorkerSettings
-from towline.workers.spilling import unspill
 from towline.workers.worker import Worker
 
 OWNER = Caller("ana", "owner")
@@ -70,6 +70,7 @@ class Stage:
         """A new run; its id."""
         started = await start_run(
             self.store,
+            self.payloads,
             StartRun(workflow=workflow, input=value, queue=queue),
             subject="ana",
             announced=await self.store.announced(),

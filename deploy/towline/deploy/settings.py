@@ -15,12 +15,14 @@ from typing import Final
 from towline.deploy.embedded import url_of
 from towline.protocol.source_paths import ROOTS_VARIABLE
 from towline.protocol.store.crash_points import VARIABLE as CRASH_VARIABLE
+from towline.protocol.store.payloads import URL_VARIABLE
 from towline.protocol.tokens import MIN_SECRET_BYTES, SECRET_VARIABLE
 
 VARIABLES: Final[Mapping[str, str]] = {
     "TOWLINE_STORE_URL": "address of the store: redis://, rediss:// or unix://",
     SECRET_VARIABLE: "the HS256 secret that signs credentials, at least 32 bytes",
     "TOWLINE_DATA": "the data folder, when --data is not given",
+    URL_VARIABLE: "where artifacts, uploads and large values lie instead of in the data folder: s3://, gs://, az://",
     "TOWLINE_URL": "address of the gateway that 'towline run' talks to",
     "TOWLINE_TOKEN": "the credential that 'towline run' shows",
     ROOTS_VARIABLE: "folders that runs may read, separated like PATH",
@@ -60,11 +62,16 @@ def store_url_of(data: Path | None, url: str | None, environment: Mapping[str, s
     return url_of(folder)
 
 
-def payloads_of(data: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of large values and artifacts. Raises `SettingsError` when no data folder is named."""
+def payloads_of(data: Path | None, environment: Mapping[str, str] = os.environ) -> Path | str:
+    """Where large values and artifacts lie: TOWLINE_PAYLOADS_URL, else the folder in the data folder.
+
+    Raises `SettingsError` when neither is named.
+    """
+    if url := environment.get(URL_VARIABLE):
+        return url
     folder = data or data_of(environment)
     if folder is None:
-        raise SettingsError("no folder for payloads is named: give --data DIR, or set TOWLINE_DATA")
+        raise SettingsError(f"no folder for payloads is named: give --data DIR, or set TOWLINE_DATA or {URL_VARIABLE}")
     return folder.absolute() / "payloads"
 
 

@@ -118,7 +118,6 @@ async def asset(request: Request) -> Response:
 
 
 _LATER: Final = (
-    ("/v1/uploads", "POST"),
     ("/v1/tickets", "POST"),
     ("/v1/inbox", "GET"),
     ("/v1/runs/{run}", "DELETE"),

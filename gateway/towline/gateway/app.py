@@ -19,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from towline.gateway import about, artifacts, commanding, pages, runs
+from towline.gateway import about, artifacts, commanding, pages, runs, uploads
 from towline.gateway.http import EXPOSED, MIDDLEWARE, on_error
 from towline.gateway.hub import Hub
 from towline.gateway.services import Services
@@ -34,7 +34,7 @@ _log: Final = logging.getLogger("towline.gateway")
 
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _HEADERS: Final = (
-    *("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match"),
+    *("Authorization", "Content-Digest", "Content-Type", "Idempotency-Key", "If-None-Match"),
     *("Last-Event-ID", "Range", "Traceparent"),
 )
 
@@ -85,7 +85,8 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         hub = Hub(store)
         services = app.state.services = Services(settings, store, hub)
         sweeper = Sweeper(store, random_id("gateway"))
-        background = [asyncio.create_task(hub.run()), asyncio.create_task(sweeper.run_forever())]
+        lasting = (hub.run(), sweeper.run_forever(), uploads.sweep_forever(services))
+        background = [asyncio.create_task(work) for work in lasting]
         for task in background:
             task.add_done_callback(lambda task: _judge(task, on_fault))
         try:
@@ -102,6 +103,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         *pages.ROUTES,
         *commanding.ROUTES,
         *artifacts.ROUTES,
+        *uploads.ROUTES,
         WebSocketRoute("/v1/socket", sockets.serve),
         *about.ROUTES,
     ]

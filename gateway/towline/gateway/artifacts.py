@@ -13,11 +13,15 @@ from towline.gateway.http import Call, json_answer, route
 from towline.gateway.sending import send_bytes
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START
-from towline.protocol.errors import problem
+from towline.protocol.errors import ProblemError, problem
+from towline.protocol.events import EVENTS
+from towline.protocol.ids import is_upload_ref
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.projection import Role, may_read
+from towline.protocol.store.given import given_upload, upload_field
 
 _REF: Final = re.compile(r"[A-Za-z0-9_:.-]{1,128}\Z")
+INPUT_AUDIENCE: Final = EVENTS["run.created"].fields["input_ref"]
 _HASH: Final = re.compile(r"(?:.*[:_])?([0-9a-f]{64})\Z")
 
 
@@ -57,28 +61,48 @@ async def download(call: Call) -> Response:
 
 
 async def payload(call: Call) -> Response:
-    """`GET /v1/runs/{run}/payloads/{ref}`: what an event of this run names as its `ref`."""
+    """`GET /v1/runs/{run}/payloads/{ref}`: what an event of this run, or its input, names."""
     run, ref = call.path("run"), call.path("ref")
     caller, _ = await call.services.reach(call.credential, run)
+    if is_upload_ref(ref):
+        return await _upload(call, run, ref, caller.role)
     sha256 = _HASH.match(ref)
     if not _REF.match(ref):
         raise problem("bad_request", "No payload has such a reference.", field="ref", expected="a ref of an event")
     if sha256 is None or not await _is_named(call, run, ref, caller.role):
-        raise problem("not_found", "No event of this run that you may read names this payload.")
+        raise _not_named()
     return await send_bytes(call, sha256[1], "application/json", ref)
 
 
+async def _upload(call: Call, run: str, ref: str, role: Role) -> Response:
+    """An upload that the run took: it is part of the input, and as hidden."""
+    field = upload_field(ref)
+    found = await call.services.store.side_fields(run, [field])
+    if field not in found or not may_read(role, INPUT_AUDIENCE):
+        raise _not_named()
+    given = given_upload(found[field])
+    return await send_bytes(call, given.sha256, given.media_type, ref)
+
+
 async def _is_named(call: Call, run: str, ref: str, role: Role) -> bool:
-    mark, after = f'"ref":"{ref}"'.encode(), START
+    mark, after = f'"{ref}"'.encode(), START
     while True:
         page = await call.services.store.read_log(run, after, limit=STORE_PAGE_EVENTS)
         for entry in page.entries:
-            # The mark may also stand in a text; only the envelope's own member counts.
-            if mark in entry.raw and may_read(role, entry.meta.audience) and entry.event().ref == ref:
+            # The mark may also stand in a text; only the envelope's own member counts, and the first event's input.
+            if mark not in entry.raw:
+                continue
+            if may_read(role, entry.meta.audience) and entry.event().ref == ref:
+                return True
+            if entry.seq == 1 and may_read(role, INPUT_AUDIENCE) and entry.event().data.get("input_ref") == ref:
                 return True
         if len(page.entries) < STORE_PAGE_EVENTS:
             return False
         after = page.entries[-1].cursor
+
+
+def _not_named() -> ProblemError:
+    return problem("not_found", "No event of this run that you may read names this payload.")
 
 
 ROUTES: Final = (

@@ -52,6 +52,7 @@ async def create(call: Call) -> Response:
     traceparent = call.request.headers.get("traceparent", "")
     started = await start_run(
         services.store,
+        services.payloads,
         body,
         subject=call.credential.subject,
         announced=await services.announced(fresh=True),

@@ -22,7 +22,7 @@ from towline.protocol.ids import is_run_id
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.projection import Caller, Heartbeat, project_run
 from towline.protocol.store.api import Announced, Loaded, NoRun, RunFacts, WorkflowInfo
-from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.payloads import open_payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.tokens import Credential
 from towline.protocol.values import JsonObject
@@ -37,7 +37,7 @@ class Services:
         self.settings = settings
         self.store = store
         self.hub = hub
-        self.payloads = Payloads(settings.payloads)
+        self.payloads = open_payloads(settings.payloads)
         self.draining = asyncio.Event()
         self._leavers: set[Callable[[], None]] = set()
         self._announced: Sequence[Announced] = ()

@@ -13,6 +13,7 @@ import msgspec
 
 from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS
 from towline.protocol.source_paths import allowed_roots
+from towline.protocol.store.payloads import URL_VARIABLE, open_payloads
 from towline.protocol.tokens import SECRET_VARIABLE, refuse_weak
 
 PREFIX: Final = "TOWLINE_GATEWAY_"
@@ -25,6 +26,7 @@ class SettingsError(Exception):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway.
 
+    `payloads`: where artifacts, uploads and large values lie, a folder or the URL of an object store.
     `origins`: browser origins that may connect, compared exactly; None means the gateway's own address.
     `allow_paths`: roots below which `input.source.path` of a new run must lie; empty leaves it to the workers.
     `development`: serve on a store that may lose acknowledged events, and say so loudly.
@@ -33,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     store_url: str
     jwt_secret: bytes
-    payloads: Path
+    payloads: Path | str
     host: str = "127.0.0.1"
     port: int = 8480
     socket_path: Path | None = None
@@ -84,6 +86,8 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
         values["jwt_secret"] = secret.encode()
     if data := environment.get("TOWLINE_DATA"):
         values["payloads"] = Path(data) / "payloads"
+    if where := environment.get(URL_VARIABLE):
+        values["payloads"] = where
     for name, text in environment.items():
         if not name.startswith(PREFIX):
             continue
@@ -105,6 +109,12 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
     for field, variable in needed.items():
         if field not in values:
             raise SettingsError(f"{variable} is not set, and nothing else says it")
+    where = values["payloads"]
+    if isinstance(where, str):
+        try:
+            open_payloads(where)
+        except ValueError as error:
+            raise SettingsError(f"{URL_VARIABLE}={where!r} cannot be used: {error}") from None
     try:
         refuse_weak(values["jwt_secret"])
     except ValueError as error:

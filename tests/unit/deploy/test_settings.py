@@ -55,6 +55,11 @@ def test_payloads_need_a_folder(tmp_path: Path) -> None:
         payloads_of(None, {})
 
 
+def test_an_object_store_takes_the_place_of_the_folder(tmp_path: Path) -> None:
+    assert payloads_of(tmp_path, {"TOWLINE_PAYLOADS_URL": "s3://bucket/prefix"}) == "s3://bucket/prefix"
+    refuse_unknown({"TOWLINE_PAYLOADS_URL": "s3://bucket"})
+
+
 def test_a_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     made = make_secret(tmp_path)
     assert len(bytes.fromhex(made)) == 32

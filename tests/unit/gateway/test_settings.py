@@ -32,6 +32,12 @@ def test_the_environment_is_read() -> None:
     )
 
 
+def test_an_object_store_holds_payloads_instead_of_the_data_folder() -> None:
+    assert from_environment({**NEEDED, "TOWLINE_PAYLOADS_URL": "s3://bucket/p"}).payloads == "s3://bucket/p"
+    with pytest.raises(SettingsError, match="TOWLINE_PAYLOADS_URL"):
+        from_environment({**NEEDED, "TOWLINE_PAYLOADS_URL": "memory:///"})
+
+
 def test_what_is_given_wins_and_none_is_not_given() -> None:
     settings = from_environment({**NEEDED, "TOWLINE_GATEWAY_PORT": "1"}, port=2, host=None)
     assert (settings.port, settings.host) == (2, "127.0.0.1")

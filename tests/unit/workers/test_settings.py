@@ -20,9 +20,14 @@ def test_the_environment_names_what_a_worker_needs_and_arguments_win() -> None:
     assert from_environment(BASE).name != from_environment(BASE).name
 
 
+def test_an_object_store_holds_payloads_instead_of_the_data_folder() -> None:
+    assert from_environment({**BASE, "TOWLINE_PAYLOADS_URL": "gs://bucket"}).payloads == "gs://bucket"
+
+
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
+        ({**BASE, "TOWLINE_PAYLOADS_URL": "bucket"}, "TOWLINE_PAYLOADS_URL='bucket'"),
         ({}, "TOWLINE_STORE_URL is not set"),
         ({"TOWLINE_STORE_URL": "unix:///s"}, "TOWLINE_DATA is not set"),
         ({**BASE, "TOWLINE_WORKER_SLOT": "1"}, "TOWLINE_WORKER_SLOT is no setting"),

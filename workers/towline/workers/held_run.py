@@ -30,6 +30,7 @@ from towline.protocol.store import api
 from towline.protocol.store.interface import Store
 from towline.protocol.store.parking import park
 from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.spilling import spill, unspill
 from towline.workers.activities import AttemptContext, run_attempt
 from towline.workers.commits import Attempt, Commit, Outcome
 from towline.workers.holding import Holding
@@ -38,7 +39,6 @@ from towline.workers.registry import Workflow
 from towline.workers.renewal import HeldLease
 from towline.workers.replay import Divergence, Replay
 from towline.workers.settings import WorkerSettings
-from towline.workers.spilling import spill, unspill
 
 _log: Final = logging.getLogger("towline.worker")
 P = ParamSpec("P")

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from towline.protocol.ids import random_id
 from towline.protocol.limits import LEASE_MS, RENEW_MS
+from towline.protocol.store.payloads import URL_VARIABLE, open_payloads
 
 PREFIX: Final = "TOWLINE_WORKER_"
 
@@ -30,15 +31,15 @@ def new_worker_name() -> str:
 class WorkerSettings(Struct, frozen=True, kw_only=True):
     """One worker.
 
-    `payloads`: folder of artifacts and large values. `slots`: how many runs it holds at once. `lease_ms`,
-    `renew_ms`: how long a lease lasts and how often it is renewed. `max_loop_stall_s`: how long its event loop
-    may stand still before its leases are no longer renewed. `drain_s`: how long running activities may go on
-    after SIGTERM before they are cancelled and their runs handed over. `linger_ms`: waits shorter than this are
-    waited out with the lease held. `development`: work on a store that may lose acknowledged events.
+    `payloads`: folder, or URL of the object store, of artifacts and large values. `slots`: how many runs it holds
+    at once. `lease_ms`, `renew_ms`: how long a lease lasts and how often it is renewed. `max_loop_stall_s`: how long
+    its event loop may stand still before its leases are no longer renewed. `drain_s`: how long running activities
+    may go on after SIGTERM before they are cancelled and their runs handed over. `linger_ms`: waits shorter than this
+    are waited out with the lease held. `development`: work on a store that may lose acknowledged events.
     """
 
     store_url: str
-    payloads: Path
+    payloads: Path | str
     name: str
     slots: int = 100
     lease_ms: int = LEASE_MS
@@ -70,6 +71,8 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
         values["store_url"] = url
     if data := environment.get("TOWLINE_DATA"):
         values["payloads"] = Path(data).absolute() / "payloads"
+    if where := environment.get(URL_VARIABLE):
+        values["payloads"] = where
     for variable, text in environment.items():
         if not variable.startswith(PREFIX):
             continue
@@ -88,6 +91,12 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
     for field, variable in (("store_url", "TOWLINE_STORE_URL"), ("payloads", "TOWLINE_DATA")):
         if field not in values:
             raise WorkerSettingsError(f"{variable} is not set, and nothing else says it")
+    where = values["payloads"]
+    if isinstance(where, str):
+        try:
+            open_payloads(where)
+        except ValueError as error:
+            raise WorkerSettingsError(f"{URL_VARIABLE}={where!r} cannot be used: {error}") from None
     if values.get("renew_ms", RENEW_MS) * 2 > values.get("lease_ms", LEASE_MS):
         raise WorkerSettingsError("a lease must last at least twice as long as the time between two renewals")
     return WorkerSettings(**values)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from towline.protocol.store import api
 from towline.protocol.store.crash_points import connect
 from towline.protocol.store.durability import enforce_at
-from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.payloads import open_payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.store.sweep import Sweeper
 from towline.workers.claims import Claim, Claims
@@ -54,7 +54,7 @@ class Worker:
         """The runs that this worker holds now."""
         self._store = store
         self._definitions = definitions
-        self._payloads = Payloads(settings.payloads)
+        self._payloads = open_payloads(settings.payloads)
         self._claims = Claims(store, definitions, settings)
         self._renewal = Renewal(
             connect_renewal or (lambda: RedisStore.connect(settings.store_url)),

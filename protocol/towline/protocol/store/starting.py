@@ -9,6 +9,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,13 +18,15 @@ from msgspec import Meta, Struct
 from towline.protocol import event_data as d
 from towline.protocol import schemas
 from towline.protocol.codec import NewEntry, TooLarge
-from towline.protocol.errors import problem
+from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.grants import GrantRole, grant_field
 from towline.protocol.ids import derived_run_id, is_client_run_id, new_run_id
-from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS, PRIVATE_BYTES
+from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS
 from towline.protocol.store import api
+from towline.protocol.store.given import Given, settle, take_input
 from towline.protocol.store.granting import initial, listing_of
+from towline.protocol.store.payloads import Payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import Budget
 
@@ -83,6 +86,7 @@ def _natural(version: str) -> list[tuple[int, int, str]]:
 
 async def start_run(
     store: RedisStore,
+    payloads: Payloads,
     request: StartRun,
     *,
     subject: str,
@@ -90,9 +94,10 @@ async def start_run(
     idempotency_key: str | None = None,
     traceparent: str | None = None,
 ) -> Started:
-    """Stores the run, its first event and its start in one step.
+    """Stores the run, its first event and its start in one step. What the input names is the run's by then.
 
-    Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`.
+    Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`, and
+    `not_found` for an upload that the subject does not have.
     """
     for name in NOT_SERVED:
         if getattr(request, name) is not None:
@@ -110,10 +115,12 @@ async def start_run(
         )
     grants = initial(subject, request.grants or {})
     run = _run_id(store, request, subject, idempotency_key)
+    given = await _take_input(store, payloads, request, subject, run)
     started_with = _digest([request.workflow, request.input])
     fingerprint = f"{started_with}:{_digest(request)}"
-    created = await _create(store, request, run, fingerprint, info, queue, subject, grants, traceparent)
+    created = await _create(store, request, run, fingerprint, info, queue, subject, grants, given, traceparent)
     if created.existing is None:
+        await settle(store, payloads, given, run)
         return Started(run)
     same_body = created.existing.fingerprint == fingerprint
     if idempotency_key is not None and request.id is None:
@@ -136,6 +143,17 @@ def _run_id(store: RedisStore, request: StartRun, subject: str, key: str | None)
     return derived_run_id(digest)
 
 
+async def _take_input(store: RedisStore, payloads: Payloads, request: StartRun, subject: str, run: str) -> Given:
+    try:
+        return await take_input(store, payloads, request.input, subject=subject, run=run)
+    except ProblemError:
+        # Of a repeated start the uploads may have ended long ago; what it is answered does not depend on them.
+        with suppress(api.NoRun, api.RunGone):
+            await store.facts(run)
+            return Given(b"", None, {}, {})
+        raise
+
+
 async def _create(
     store: RedisStore,
     request: StartRun,
@@ -145,11 +163,9 @@ async def _create(
     queue: str,
     subject: str,
     grants: Mapping[str, GrantRole],
+    given: Given,
     traceparent: str | None,
 ) -> api.Created:
-    private = msgspec.json.encode({"input": request.input})
-    if len(private) > PRIVATE_BYTES:
-        raise problem("too_large", "The input is too large to stand in the log.", field="input", limit=PRIVATE_BYTES)
     data = d.RunCreated(
         workflow=info.name,
         version=info.version,
@@ -160,6 +176,7 @@ async def _create(
         budget=request.budget,
         scope=request.scope,
         labels=request.labels,
+        input_ref=given.input_ref,
         permission_mode=request.permission_mode,
         traceparent=traceparent,
     )
@@ -171,8 +188,8 @@ async def _create(
         workflow=info.name,
         version=info.version,
         queue=queue,
-        created=NewEntry("run.created", Actor("user", subject), data, private=private),
-        side={grant_field(entry): role for entry, role in grants.items()},
+        created=NewEntry("run.created", Actor("user", subject), data, private=given.private),
+        side={**{grant_field(entry): role for entry, role in grants.items()}, **given.side},
         listed=[listing_of(entry) for entry in grants],
     )
     try:

@@ -4,6 +4,10 @@ Promises a follower that it hears of an entry: at once when the notice arrives, 
 lost. Notices are only a fast path. Each second, after each reconnect and soon after a run is first followed, the
 heads of followed runs are compared in batches; a follower that is behind reads the log. An event is never lost here,
 because nothing here is the truth. Leaves to followers what they do; they must not block.
+
+Notices are gathered as long as the reader has more without waiting, that is, from one read of the connection: what
+came of one run is handed on as one batch. So batches grow by themselves when the gateway falls behind, and an idle
+one waits for nothing.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
+from towline.gateway.prepared import Batch, batches
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.store.api import StoreError
@@ -28,7 +33,7 @@ _FRESH_S: Final = 0.05
 class Follower(Protocol):
     """What the hub calls, on the event loop, for one run."""
 
-    def receive_notice(self, entries: Sequence[Entry]) -> None:
+    def receive_batch(self, batch: Batch) -> None:
         """These were just appended."""
         ...
 
@@ -47,6 +52,7 @@ class Hub:
         self._followers: dict[str, set[Follower]] = {}
         self._heads: dict[str, Cursor] = {}
         self._fresh: set[str] = set()
+        self._gathered: dict[str, list[Entry]] = {}
         self._was_torn = False
         self._wake = asyncio.Event()
 
@@ -99,17 +105,27 @@ class Hub:
             await self._reader.aclose()
 
     async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
         async for notice in self._reader:
             if notice is None:
                 self._was_torn = True
                 self._wake.set()
+            elif notice.entries and notice.run in self._followers:
+                if not self._gathered:
+                    loop.call_soon(self._hand_on)  # runs once the reader has to wait
+                self._gathered.setdefault(notice.run, []).extend(notice.entries)
+
+    def _hand_on(self) -> None:
+        """Hands what was gathered to the followers."""
+        gathered, self._gathered = self._gathered, {}
+        for run, entries in gathered.items():
+            followers = self._followers.get(run)
+            if not followers:
                 continue
-            if notice.entries:
-                self._heads[notice.run] = notice.entries[-1].cursor
-            for follower in tuple(self._followers.get(notice.run, ())):
-                follower.receive_notice(notice.entries)
-            if notice.run not in self._followers:
-                self._heads.pop(notice.run, None)
+            self._heads[run] = entries[-1].cursor
+            for batch in batches(run, entries):
+                for follower in tuple(followers):
+                    follower.receive_batch(batch)
 
     async def _watch_heads(self) -> None:
         loop = asyncio.get_running_loop()
@@ -150,7 +166,7 @@ class Watcher:
         self._changed = asyncio.Event()
         self._head: Cursor | None = None
 
-    def receive_notice(self, entries: Sequence[Entry]) -> None:
+    def receive_batch(self, batch: Batch) -> None:
         """See `Follower`."""
         self._changed.set()
 

@@ -7,11 +7,14 @@ socket, waiting answers now, then the end within the drain time. Leaves what is 
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import signal
 import socket
 import stat
+import struct
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,8 +27,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from towline.gateway.app import create_app, drain
+from towline.gateway.outbound import TRANSPORT
 from towline.gateway.settings import Settings
-from towline.gateway.socket import TRANSPORT
 from towline.protocol.limits import CLIENT_FRAME_BYTES, EVENTS_FRAME_BYTES
 
 _log: Final = logging.getLogger("towline.gateway")
@@ -36,42 +39,89 @@ _PONG_S: Final = 60.0
 _LINGER_S: Final = 5.0
 _UNSENT_BYTES: Final = 2 * EVENTS_FRAME_BYTES
 """What the kernel may hold of a socket beside what is on its way."""
-
-
-class Transport:
-    """What a socket may know of its connection beside ASGI: how much waits to be taken, and how to end it anyhow."""
-
-    def __init__(self, protocol: "SocketProtocol") -> None:
-        self._protocol = protocol
-
-    def buffered_bytes(self) -> int:
-        """Bytes that were sent and that the peer's kernel has not taken."""
-        return int(self._protocol.transport.get_write_buffer_size())
-
-    def close_now(self, code: int, reason: str) -> None:
-        """Closes without waiting for room in the buffer."""
-        self._protocol.close_now(code, reason)
+_HIGH_WATER_BYTES: Final = EVENTS_FRAME_BYTES
+_LOW_WATER_BYTES: Final = _HIGH_WATER_BYTES // 4
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, which shows its transport to the application."""
+    """uvicorn's protocol, which shows itself to the application as `outbound.Transport`, an ASGI extension.
+
+    Frames that are ready go to the transport as they are, past ASGI and the sans-IO core: neither compresses nor
+    keeps count of what is sent.
+    """
+
+    may_write = False
+    """Whether the peer was upgraded, is there, does not lag, and was not told goodbye."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the kernel from hoarding what the peer does not take: the log is the buffer."""
         super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES, low=_LOW_WATER_BYTES)
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing can be written any more."""
+        self.may_write = False
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The peer lags."""
+        self.may_write = False
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer took most of what waited."""
+        self.may_write = self._is_open()
+        super().resume_writing()
 
     def handle_connect(self, event: Request) -> None:
         """Adds the extension before the application runs."""
         super().handle_connect(event)
         if hasattr(self, "scope"):
             scope: Any = self.scope
-            scope["extensions"][TRANSPORT] = Transport(self)
+            scope["extensions"][TRANSPORT] = self
+
+    def open_writing(self) -> None:
+        """See `outbound.Transport`."""
+        self.may_write = self._is_open() and self.writable.is_set()
+
+    def close_writing(self) -> None:
+        """See `outbound.Transport`."""
+        self.may_write = False
+
+    def write(self, wire: bytes) -> bool:
+        """See `outbound.Transport`."""
+        if not self.may_write:
+            return False
+        try:
+            self.transport.write(wire)
+        except RuntimeError:  # uvloop, for a connection that broke and was not yet said to be lost
+            self.may_write = False
+            return False
+        return True
+
+    async def ready(self) -> None:
+        """See `outbound.Transport`."""
+        await self.writable.wait()
+
+    def buffered_bytes(self) -> int:
+        """See `outbound.Transport`."""
+        waiting = int(self.transport.get_write_buffer_size())
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            with contextlib.suppress(OSError, ValueError):
+                (unsent,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+                waiting += unsent
+        return waiting
+
+    def _is_open(self) -> bool:
+        return self.handshake_complete and not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     def close_now(self, code: int, reason: str) -> None:
-        """See `Transport.close_now`."""
+        """See `outbound.Transport`."""
+        self.may_write = False
         if self.close_sent or self.transport.is_closing():
             return
         self.conn.send_close(code, reason)

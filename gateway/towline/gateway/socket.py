@@ -1,8 +1,8 @@
 """The shell of `/v1/socket`: feeds the session machine, does what it says, runs subscriptions and commands.
 
-Promises that frames leave whole and one at a time, that commands of one socket are accepted in the order they came,
-that a peer who takes nothing for 30 s is closed with 4008, and that whatever ends the socket ends everything it
-started. Leaves what is allowed when to `protocol.session`, the order of events to `watching`.
+Promises that commands of one socket are accepted in the order they came, and that whatever ends the socket ends
+everything it started. Leaves what is allowed when to `protocol.session`, the order of events to `watching`, and how
+frames reach the peer to `outbound`.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 
 from towline.gateway import commanding, problems
 from towline.gateway.http import bearer
+from towline.gateway.outbound import Gone, Outbound
 from towline.gateway.services import Services, heartbeat_of
 from towline.gateway.watching import Watching
 from towline.protocol import commands
@@ -31,14 +32,9 @@ from towline.protocol.tokens import Credential
 
 _log: Final = logging.getLogger("towline.gateway")
 
-TRANSPORT: Final = "towline.transport"
-"""Name of the ASGI extension by which our uvicorn protocol shows its write buffer; see `server`."""
-
-STALL_S: Final = 30.0
 PENDING_COMMANDS: Final = 64
 _WAITING_COMMANDS: Final = 256
 _JITTER: Final = 0.1
-_REASON_BYTES: Final = 123
 _HEARTBEAT_FACTS: Final = 100
 
 
@@ -47,17 +43,12 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Gone(Exception):
-    """The peer is not there any more."""
-
-
 class Socket:
     """One socket, from upgrade to close. `serve` is its whole life."""
 
     def __init__(self, services: Services, websocket: WebSocket) -> None:
         self._services = services
         self._websocket = websocket
-        self._transport = websocket.scope.get("extensions", {}).get(TRANSPORT)
         settings = services.settings
         self.session = s.Session(
             random_id("con"),
@@ -66,7 +57,7 @@ class Socket:
             heartbeat_ms=settings.heartbeat_ms,
             hello_ms=settings.hello_ms,
         )
-        self._sending = asyncio.Lock()
+        self._out = Outbound(websocket, self.session)
         self._moved = asyncio.Event()
         self._watched: dict[str, tuple[Watching, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,6 +79,7 @@ class Socket:
                 token=token,
                 now_ms=now_ms(),
             )
+            self._out.open()
             await self.act()
             self._start(self._keep_time)
             self._start(self._keep_commands)
@@ -120,61 +112,33 @@ class Socket:
                     if isinstance(action.frame, f.Bye):
                         bye = action.frame  # leaves together with the close
                         continue
-                    async with self._sending:
-                        await self._transmit_frame(action.frame)
+                    await self._out.send_anyhow(action.frame)
                 case s.Admit():
                     await self._admit(action.credential)
                 case s.Perform():
                     await self._perform(action)
                 case s.Close():
-                    await self._close(action.code, action.reason, bye)
+                    await self._out.close(action.code, action.reason, bye)
         self._moved.set()
 
-    # Sending -------------------------------------------------------------------------------------------------
+    # The way out ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_lagging(self) -> bool:
+        """See `watching.Peer`."""
+        return self._out.is_lagging
+
+    def write(self, wire: bytes) -> bool:
+        """See `watching.Peer`."""
+        return self._out.write(wire)
+
+    async def ready(self) -> None:
+        """See `watching.Peer`. Raises `Gone`."""
+        await self._out.ready()
 
     async def send(self, frame: f.ServerFrame) -> None:
         """Sends a frame. Raises `Gone` when nobody is there to take it, or nobody may have it any more."""
-        async with self._sending:
-            if self.session.is_closed:
-                raise Gone
-            await self._transmit_frame(frame)
-
-    async def _transmit_frame(self, frame: f.ServerFrame) -> None:
-        await self._transmit({"type": "websocket.send", "text": f.encode(frame).decode()})
-
-    async def _transmit(self, message: dict[str, object]) -> None:
-        """Waits for the socket to take `message`, as long as it takes any byte at all."""
-        while True:
-            before = self._buffered_bytes()
-            try:
-                async with asyncio.timeout(STALL_S):
-                    await self._websocket.send(message)
-                return
-            except TimeoutError:
-                if self._transport is not None and self._buffered_bytes() < before:
-                    continue
-                self.session.fail(CloseCode.TOO_SLOW, "nothing was read for 30 s")
-                self._abort(int(CloseCode.TOO_SLOW), "nothing was read for 30 s")
-                raise Gone from None
-            except (WebSocketDisconnect, WebSocketDisconnected, OSError):
-                raise Gone from None
-            except RuntimeError:  # uvicorn, once a close was sent
-                raise Gone from None
-
-    def _buffered_bytes(self) -> int:
-        return 0 if self._transport is None else int(self._transport.buffered_bytes())
-
-    def _abort(self, code: int, reason: str) -> None:
-        """Ends a socket that takes nothing: its close frame cannot wait for room."""
-        if self._transport is not None:
-            self._transport.close_now(code, reason)
-
-    async def _close(self, code: int, reason: str, bye: f.Bye | None) -> None:
-        async with self._sending:
-            if bye is not None:
-                await self._transmit_frame(bye)
-            short = reason.encode()[:_REASON_BYTES].decode(errors="ignore")
-            await self._transmit({"type": "websocket.close", "code": code, "reason": short})
+        await self._out.send(frame)
 
     async def lose_place(self) -> None:
         """See `watching.Peer`."""

@@ -42,6 +42,18 @@ class Slot:
         self.changed = asyncio.Event()
         self._taken = asyncio.Event()
 
+    @property
+    def is_lagging(self) -> bool:
+        """See `watching.Peer`. The small buffer of the machine is what a stream may hold."""
+        return False
+
+    def write(self, wire: bytes) -> bool:
+        """See `watching.Peer`. A stream is no socket: it takes frames."""
+        return False
+
+    async def ready(self) -> None:
+        """See `watching.Peer`."""
+
     async def send(self, frame: f.ServerFrame) -> None:
         """See `watching.Peer`."""
         while self.frame is not None:

@@ -1,32 +1,48 @@
 """One subscription of one peer, a socket or a stream: the loop that does what the subscription machine says.
 
 Promises that frames of a run leave in the machine's order, that a store which is away is waited for once the client
-was told where it stands, and that nothing queues here: while a frame waits for a slow socket the machine keeps a
-small buffer, and later reads the log. Leaves order and recovery to `protocol.subscription`.
+was told where it stands, and that nothing queues here: a peer that lags keeps only its cursor, and reads the log
+when it takes again. While a peer keeps up and the machine says that a batch is what comes next, the batch's bytes,
+framed once for all of its class, are written at once and no task wakes. Leaves order and recovery to
+`protocol.subscription`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar, assert_never
 
 from towline.gateway import access
+from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
 from towline.protocol import frames as f
 from towline.protocol import subscription as s
-from towline.protocol.codec import Entry
 from towline.protocol.cursor import Cursor
 from towline.protocol.errors import ProblemError
-from towline.protocol.projection import Caller, project_entry
+from towline.protocol.projection import Caller, Role, project_entry, reader_class
 from towline.protocol.store.api import Loaded, NoRun, RunGone, StoreUnavailable
 from towline.protocol.tokens import Credential
 
 T = TypeVar("T")
+_PATIENCE_S: Final = 0.5
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
 
 
 class Peer(Protocol):
     """The socket as a subscription sees it."""
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether the peer has more to take than it should be sent."""
+        ...
+
+    def write(self, wire: bytes) -> bool:
+        """Writes frames that are ready, at once or not at all; whether it did."""
+        ...
+
+    async def ready(self) -> None:
+        """Returns once the peer does not lag."""
+        ...
 
     async def send(self, frame: f.ServerFrame) -> None:
         """Sends a frame; returns when the socket took it."""
@@ -58,7 +74,9 @@ class Watching:
         self._wake = asyncio.Event()
         self._loaded: Loaded | None = None
         self._caller: Caller | None = None
+        self._reader: Role = "share"
         self._was_told = False
+        self._is_idle = False
         self.is_quiet = False
 
     @property
@@ -85,13 +103,23 @@ class Watching:
         """A newer credential of the same subject; whether it still may read this run."""
         if self._loaded is not None:
             self._caller = access.caller_of(credential, self.run, self._loaded.run.owner)
+            self._reader = "share" if self._caller is None else reader_class(self._caller.role)
             return self._caller is not None
         self._credential = credential
         return True
 
-    def receive_notice(self, entries: Sequence[Entry]) -> None:
+    def receive_batch(self, batch: Batch) -> None:
         """See `hub.Follower`."""
-        self._machine.receive_notice(entries)
+        machine = self._machine
+        if self._is_idle and machine.is_next(batch.first_seq) and self._peer.write(batch.wire(self._reader)):
+            machine.sent_now(batch.last, batch.ending)
+            self.is_quiet = False
+            if batch.ending is None:
+                return
+        elif self._peer.is_lagging:
+            machine.receive_newer(batch.last.seq)
+        else:
+            machine.receive_notice(batch.entries)
         self._wake.set()
 
     def receive_head(self, head: Cursor) -> None:
@@ -103,16 +131,31 @@ class Watching:
     async def run_to_end(self) -> None:
         """Serves the subscription until it is over. Raises `ProblemError` and what the store raises at first."""
         self._caller, _ = await self._services.reach(self._credential, self.run)
+        self._reader = reader_class(self._caller.role)
         await self._services.hub.follow(self.run, self)
         try:
             while not self._machine.is_over:
                 self._wake.clear()
-                while (action := self._machine.next_action()) is not None:
+                while (action := await self._next_action()) is not None:
                     await self._do(action)
                 if not self._machine.is_over:
+                    self._is_idle = True
                     await self._wake.wait()
+                    self._is_idle = False
         finally:
+            self._is_idle = False
             await self._services.hub.unfollow(self.run, self)
+
+    async def _next_action(self) -> s.Action | None:
+        """What to do next, once the peer does not lag; before long a peer that does holds nothing but its position."""
+        if self._peer.is_lagging:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._peer.ready()
+            except TimeoutError:
+                self._machine.set_aside()
+                await self._peer.ready()
+        return self._machine.next_action()
 
     async def _do(self, action: s.Action) -> None:
         store = self._services.store
@@ -145,7 +188,7 @@ class Watching:
                 self._was_told = True
             case s.SendEvents():
                 for entries in [[e] for e in action.entries] if self._one_event_a_frame else [action.entries]:
-                    raw = [project_entry(entry, caller.role) for entry in entries]
+                    raw = [project_entry(entry, self._reader) for entry in entries]
                     await self._peer.send(f.events(self.run, raw, entries[-1].cursor, replay=action.replay))
             case s.SendLive():
                 await self._peer.send(f.Live(self.run, str(action.cursor)))

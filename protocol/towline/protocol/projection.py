@@ -31,6 +31,14 @@ _READS: Final[dict[Role, int]] = {
 }
 
 
+_CLASS: Final[dict[Role, Role]] = {"owner": "collaborator", "worker": "operator"}
+
+
+def reader_class(role: Role) -> Role:
+    """The role that stands for all who are shown the same bytes of every event as `role`."""
+    return _CLASS.get(role, role)
+
+
 def may_read(role: Role, audience: Audience) -> bool:
     """Whether `role` reads a value of this audience."""
     return _READS[role] >= _RANK[audience]

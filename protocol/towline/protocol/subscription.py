@@ -18,7 +18,8 @@ Four rules make the stream whole.
    projection and the first event sent: a client folds what is greater than the projection's `last_seq`.
 3. *Notices are never trusted to be complete.* Only the entry that follows the position is sent from a notice. A
    hole, an overflow of the small buffer, or a head beyond the position all mean the same: read the log there.
-   So nothing queues for a slow reader: the log is its buffer.
+   So nothing queues for a slow reader: the log is its buffer. For the many who are live and take what comes, the
+   shell may send a notice at once (`is_next`, `sent_now`); the rule is the same.
 4. *Every read compares.* A read starts at the cursor of the last event sent. If the store answers that another
    entry stands there, or none, it was put back to an older state: the machine says `LosePlace` and the client
    comes back with its cursor, to be answered by the table.
@@ -223,6 +224,18 @@ class Subscription:
         if self._noticed_bytes > NOTICE_BUFFER_BYTES:
             self._forget_notices()
 
+    def receive_newer(self, seq: int) -> None:
+        """The log has entries up to `seq`, and the reader takes none now: nothing is kept, the log will be read."""
+        self._known_seq = max(self._known_seq, seq)
+        self._forget_notices()
+
+    def set_aside(self) -> None:
+        """The reader has not taken anything for a while: only its position is kept, the log will be read again."""
+        if self._ready:
+            self._ready.clear()
+            self._must_read = True
+        self._forget_notices()
+
     def receive_head(self, head: Cursor) -> None:
         """The head of the log as it was a moment ago; older than what a notice brought, perhaps."""
         self._known_seq = max(self._known_seq, head.seq)
@@ -230,6 +243,29 @@ class Subscription:
             return
         if head.seq < self._position.seq or (head.seq == self._position.seq and head != self._position):
             self._must_read = True  # rule 4: only a read from here on can tell
+
+    # The fast path -------------------------------------------------------------------------------------------
+
+    def is_next(self, seq: int) -> bool:
+        """Whether an entry that was just appended may be sent at once, without asking for an action.
+
+        Only what follows the position of a reader that is live and has nothing else due. To be asked between
+        actions, while nothing of the last one is still on its way.
+        """
+        return (
+            seq == self._position.seq + 1
+            and self._live
+            and self._phase == "sending"
+            and self._status is None
+            and not (self._ready or self._noticed or self._must_read)
+        )
+
+    def sent_now(self, last: Cursor, ending: str | None) -> None:
+        """Entries up to `last` were sent after `is_next`; `ending` is the run's status if that one is terminal."""
+        self._position = last
+        self._status = ending
+        if last.seq > self._known_seq:
+            self._known_seq = last.seq
 
     # Actions -------------------------------------------------------------------------------------------------
 

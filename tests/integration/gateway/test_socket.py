@@ -250,7 +250,7 @@ async def test_a_slow_reader_holds_nobody_up_and_misses_nothing(gateway: Running
 
 
 async def test_who_takes_nothing_at_all_is_closed(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towline.gateway.socket.STALL_S", 0.1)
+    monkeypatch.setattr("towline.gateway.outbound.STALL_S", 0.1)
     run = await gateway.start()
     hand = await gateway.hold(run)
     async with gateway.socket(max_queue=1, ping_interval=None) as stuck:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from towline.gateway.hub import Hub
+from towline.gateway.prepared import Batch
 from towline.protocol.codec import Entry, EntryMeta
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.store.api import Notice, StoreUnavailable
@@ -59,17 +60,19 @@ class Store:
 class Follower:
     def __init__(self) -> None:
         self.seqs: list[int] = []
+        self.batches: list[list[int]] = []
         self.heads: list[Cursor] = []
 
-    def receive_notice(self, entries: Sequence[Entry]) -> None:
-        self.seqs += [entry.seq for entry in entries]
+    def receive_batch(self, batch: Batch) -> None:
+        self.batches.append([entry.seq for entry in batch.entries])
+        self.seqs += self.batches[-1]
 
     def receive_head(self, head: Cursor) -> None:
         self.heads.append(head)
 
 
 def notice(run: str, *seqs: int) -> Notice:
-    return Notice(run, [Entry(seq, 7, b"{}", EntryMeta()) for seq in seqs])
+    return Notice(run, [Entry(seq, 7, b'{"type":"x"}', EntryMeta()) for seq in seqs])
 
 
 @asynccontextmanager
@@ -102,6 +105,19 @@ async def test_each_follower_of_a_run_hears_its_notices_and_no_others() -> None:
         await hub.unfollow("a", two)
         assert store.reader.calls == [("follow", "a"), ("follow", "b"), ("unfollow", "a")]
         assert (hub.followed, hub.head_of("a")) == (1, None)
+
+
+async def test_what_came_together_is_handed_on_together_and_a_hole_is_never_closed() -> None:
+    store, one, two = Store(), Follower(), Follower()
+    async with running(store, sweep_s=60) as hub:
+        await hub.follow("a", one)
+        await hub.follow("b", two)
+        for run, seqs in (("a", [1]), ("b", [1]), ("a", [2, 3]), ("a", [5]), ("a", [6])):
+            store.reader.queue.put_nowait(notice(run, *seqs))
+        await wait_until(lambda: two.seqs, "the notices")
+        assert one.batches == [[1, 2, 3], [5, 6]]
+        store.reader.queue.put_nowait(notice("a", 7))
+        await wait_until(lambda: len(one.batches) == 3, "the next notice")
 
 
 async def test_a_lost_notice_is_found_by_the_heads() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from towline.protocol import codec
 from towline.protocol import subscription as s
 from towline.protocol.codec import Entry, EntryMeta
 from towline.protocol.cursor import Cursor
+from towline.protocol.events import TERMINAL
 from towline.protocol.limits import EVENTS_FRAME_BYTES
 
 
@@ -291,6 +293,53 @@ def test_frames_stay_short() -> None:
     assert [len(a.entries) for a in run(s.Subscription("0"), big) if isinstance(a, s.SendEvents)] == [1, 1, 1]
 
 
+def notify(machine: s.Subscription, entries: list[Entry], dice: random.Random) -> list[s.Action]:
+    """A notice, taken in one of the ways a shell may: sent at once where it may be, kept, or only heard of."""
+    last = entries[-1]
+    if dice.random() < 0.7 and machine.is_next(entries[0].seq):
+        kind = codec.type_of(last.raw)
+        machine.sent_now(last.cursor, kind.removeprefix("run.") if kind in TERMINAL else None)
+        return [s.SendEvents(entries, last.cursor, replay=False)]
+    if dice.random() < 0.3:
+        machine.receive_newer(last.seq)
+    else:
+        machine.receive_notice(entries)
+    return []
+
+
+def test_what_just_came_is_sent_at_once_only_where_it_follows() -> None:
+    log = Log(2)
+    machine = s.Subscription("0")
+    assert not machine.is_next(1)  # nothing was loaded
+    run(machine, log)
+    new = log.append()
+    assert not machine.is_next(2)
+    assert not machine.is_next(4)
+    assert machine.is_next(3)
+    machine.sent_now(new.cursor, None)
+    assert (machine.position, run(machine, log)) == (new.cursor, [])
+    machine.receive_notice([log.append()])
+    assert not machine.is_next(5)  # what came before it is still to be sent
+    assert seqs(run(machine, log)) == [4]
+    last = log.append("run.failed")
+    machine.sent_now(last.cursor, "failed")
+    assert run(machine, log) == [s.SendEnd(last.cursor, "failed")]
+    assert not machine.is_next(6)
+
+
+def test_who_takes_nothing_keeps_a_position_and_reads_the_log_later() -> None:
+    log = Log(9)
+    machine = s.Subscription("0")
+    while not isinstance(step(machine, log), s.SendSubscribed):
+        pass
+    machine.receive_notice([log.append()])
+    machine.set_aside()
+    machine.receive_newer(log.append().seq)
+    assert not machine._ready
+    assert not machine._noticed
+    assert seqs(run(machine, log)) == list(range(1, 12))
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_any_order_of_facts_gives_a_whole_stream(seed: int) -> None:
     """Appends, notices late, doubled, holed or lost, heads late, pages of any size: seq 1..N, live and end once."""
@@ -312,11 +361,13 @@ def test_any_order_of_facts_gives_a_whole_stream(seed: int) -> None:
             if dice.random() < 0.8:
                 notices.append(new)
         elif move < 0.45 and notices:
-            machine.receive_notice(notices[0] if dice.random() < 0.2 else notices.pop(0))
+            said += notify(machine, notices[0] if dice.random() < 0.2 else notices.pop(0), dice)
         elif move < 0.5:
             heads.append(log.head)
         elif move < 0.6 and heads:
             machine.receive_head(heads.pop(0))
+        elif move < 0.63:
+            machine.set_aside()
         elif action := step(machine, log, page=dice.randrange(1, 5), status="completed" if closed else None):
             said.append(action)
     if not closed:

@@ -13,6 +13,7 @@ from tests.architecture.sources import imported, is_within, modules
 
 HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     "redis": ("towline.protocol.store",),
+    "hiredis": ("towline.protocol.store",),
     "websockets": ("towline.protocol.client", "towline.gateway"),
     "starlette": ("towline.gateway",),
     "uvicorn": ("towline.gateway", "towline.deploy"),

@@ -1,4 +1,4 @@
-"""The connection to the store: one client for calls, errors translated, the store's clock estimated.
+"""The connections to the store: clients for calls and for what blocks, errors translated, the store's clock estimated.
 
 Promises that what redis-py raises leaves as `StoreUnavailable` or `StoreFull`, and that `Clock.now_ms` is never
 behind the store's own clock, so that a timer computed from it is never early.
@@ -7,7 +7,7 @@ behind the store's own clock, so that a timer computed from it is never early.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, cast
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -24,6 +24,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from towline.protocol.store.api import StoreError, StoreFull, StoreUnavailable
+from towline.protocol.store.multiplex import Multiplexed
 
 CALL_TIMEOUT_S: Final = 5.0
 _RETRIES: Final = 3
@@ -35,13 +36,21 @@ def open_client(url: str, *, timeout_s: float = CALL_TIMEOUT_S, retries: int = _
 
     `retries`: 0 for a reader that must learn of each lost connection.
     """
-    return redis.asyncio.Redis.from_url(
-        url,
-        protocol=2,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), retries),
-    )
+    return redis.asyncio.Redis.from_url(url, **_settings(timeout_s, retries))
+
+
+def open_multiplexed(url: str, *, timeout_s: float = CALL_TIMEOUT_S) -> Multiplexed:
+    """A client for `url` for any number of callers over two connections; see `multiplex` for what it refuses."""
+    return cast("Multiplexed", Multiplexed.from_url(url, **_settings(timeout_s, _RETRIES)))
+
+
+def _settings(timeout_s: float, retries: int) -> dict[str, Any]:
+    return {
+        "protocol": 2,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), retries),
+    }
 
 
 @contextmanager

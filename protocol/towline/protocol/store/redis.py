@@ -21,7 +21,7 @@ from towline.protocol.store import api
 from towline.protocol.store.accesses import Accesses
 from towline.protocol.store.base import receipt_field, refusal
 from towline.protocol.store.commits import Commits
-from towline.protocol.store.connection import open_client, translated
+from towline.protocol.store.connection import open_multiplexed, translated
 from towline.protocol.store.dispatch import Dispatch
 from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
 from towline.protocol.store.notices import Notices
@@ -46,7 +46,7 @@ class RedisStore(Accesses, Commits, Sweeps, Uploads):
 
         Raises `StoreUnavailable`.
         """
-        store = cls(url, open_client(url), probe)
+        store = cls(url, open_multiplexed(url), probe)
         try:
             await store._initialise(for_tests)
             await store.sync_clock()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from towline.protocol import event_data as d
 from towline.protocol import schemas
@@ -21,7 +21,7 @@ from towline.protocol.codec import NewEntry, TooLarge
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.grants import GrantRole, grant_field
-from towline.protocol.ids import derived_run_id, is_client_run_id, new_run_id
+from towline.protocol.ids import derived_run_id, is_client_run_id, is_name, new_run_id
 from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS
 from towline.protocol.store import api
 from towline.protocol.store.given import Given, settle, take_input
@@ -35,7 +35,10 @@ Label = Annotated[str, Meta(max_length=LABEL_CHARS)]
 
 
 class StartRun(Struct, frozen=True, kw_only=True):
-    """The body of `POST /runs`. Members that are not served yet are refused by name when they are set."""
+    """The body of `POST /runs`. Members that are not served yet are refused by name when they are set.
+
+    `queue` absent is the workflow's own; null, from a worker, is none: the caller holds the run itself.
+    """
 
     workflow: str
     input: Any = None
@@ -43,7 +46,7 @@ class StartRun(Struct, frozen=True, kw_only=True):
     labels: Annotated[dict[Label, Label], Meta(max_length=LABELS)] | None = None
     headline: Annotated[str, Meta(min_length=1, max_length=HEADLINE_CHARS)] | None = None
     budget: Budget | None = None
-    queue: str | None = None
+    queue: str | UnsetType | None = UNSET
     scope: Any = None
     permission_mode: Annotated[str, Meta(max_length=64)] | None = None
     thread: str | None = None
@@ -53,6 +56,9 @@ class StartRun(Struct, frozen=True, kw_only=True):
     retention: Any = None
     start_at: str | None = None
 
+
+CHANNEL_VERSION: Final = "0"
+"""The version of every run without a queue: no code is pinned to it."""
 
 NOT_SERVED: Final = ("thread", "on_busy", "command", "retention", "start_at")
 
@@ -79,6 +85,13 @@ def choose_version(announced: Sequence[api.Announced], workflow: str) -> api.Wor
     return max(infos, key=lambda info: _natural(info.version))
 
 
+def _nobodys(workflow: str) -> api.WorkflowInfo:
+    """What stands for the workflow of a run that no queue hands out."""
+    if not is_name(workflow):
+        raise problem("bad_request", "A workflow is named like an identifier.", field="workflow")
+    return api.WorkflowInfo(name=workflow, version=CHANNEL_VERSION, queue="", input_schema={})
+
+
 def _natural(version: str) -> list[tuple[int, int, str]]:
     parts = re.findall(r"\d+|\D+", version)
     return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts]
@@ -93,8 +106,11 @@ async def start_run(
     announced: Sequence[api.Announced],
     idempotency_key: str | None = None,
     traceparent: str | None = None,
+    without_queue: bool = False,
 ) -> Started:
     """Stores the run, its first event and its start in one step. What the input names is the run's by then.
+
+    `without_queue`: no worker is looked for, so the workflow may be any name; its starter claims it.
 
     Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`, and
     `not_found` for an upload that the subject does not have.
@@ -102,10 +118,10 @@ async def start_run(
     for name in NOT_SERVED:
         if getattr(request, name) is not None:
             raise problem("unsupported", f"{name!r} is not served yet; leave it out.", field=name)
-    info = choose_version(announced, request.workflow)
+    info = _nobodys(request.workflow) if without_queue else choose_version(announced, request.workflow)
     schemas.check(request.input, info.input_schema, field="input")
-    queue = request.queue or info.queue
-    if queue not in {a.workflow.queue for a in announced}:
+    queue = info.queue if without_queue else request.queue or info.queue
+    if not without_queue and queue not in {a.workflow.queue for a in announced}:
         raise problem("bad_request", f"No worker ever announced the queue {queue!r}.", field="queue")
     if request.id is not None and not is_client_run_id(request.id):
         raise problem(
@@ -170,7 +186,7 @@ async def _create(
         workflow=info.name,
         version=info.version,
         owner=subject,
-        queue=queue,
+        queue=queue or None,
         headline=request.headline or info.name[:HEADLINE_CHARS],
         grants=dict(grants),
         budget=request.budget,

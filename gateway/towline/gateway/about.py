@@ -118,14 +118,9 @@ async def asset(request: Request) -> Response:
 
 
 _LATER: Final = (
-    ("/v1/tickets", "POST"),
     ("/v1/inbox", "GET"),
     ("/v1/runs/{run}", "DELETE"),
     ("/v1/runs/{run}/queries/{name}", "GET"),
-    ("/v1/runs/{run}/grants", "GET"),
-    ("/v1/runs/{run}/grants/{subject}", "PUT", "DELETE"),
-    ("/v1/runs/{run}/shares", "GET", "POST"),
-    ("/v1/runs/{run}/shares/{share}", "DELETE"),
     ("/v1/runs/{run}/audit", "GET"),
     ("/v1/runs/{run}/export", "GET"),
     ("/v1/runs/{run}/fork", "POST"),

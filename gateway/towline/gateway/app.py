@@ -19,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from towline.gateway import about, artifacts, commanding, pages, runs, uploads
+from towline.gateway import about, artifacts, commanding, pages, runs, sharing, uploads
 from towline.gateway.http import EXPOSED, MIDDLEWARE, on_error
 from towline.gateway.hub import Hub
 from towline.gateway.services import Services
@@ -85,7 +85,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         hub = Hub(store)
         services = app.state.services = Services(settings, store, hub)
         sweeper = Sweeper(store, random_id("gateway"))
-        lasting = (hub.run(), sweeper.run_forever(), uploads.sweep_forever(services))
+        lasting = (hub.run(), services.guard.run(), sweeper.run_forever(), uploads.sweep_forever(services))
         background = [asyncio.create_task(work) for work in lasting]
         for task in background:
             task.add_done_callback(lambda task: _judge(task, on_fault))
@@ -104,6 +104,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         *commanding.ROUTES,
         *artifacts.ROUTES,
         *uploads.ROUTES,
+        *sharing.ROUTES,
         WebSocketRoute("/v1/socket", sockets.serve),
         *about.ROUTES,
     ]

@@ -107,6 +107,6 @@ def _not_named() -> ProblemError:
 
 ROUTES: Final = (
     route("/v1/runs/{run}/artifacts", index),
-    route("/v1/runs/{run}/artifacts/{artifact}", download),
+    route("/v1/runs/{run}/artifacts/{artifact}", download, ticket="artifact"),
     route("/v1/runs/{run}/payloads/{ref}", payload),
 )

@@ -20,6 +20,7 @@ from towline.protocol.commands import Receipt
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.ids import is_command_id, random_id
 from towline.protocol.limits import WAIT_MAX_MS
+from towline.protocol.projection import may_read
 from towline.protocol.store.acceptance import receipt_of, request_state, send_command
 from towline.protocol.tokens import Credential
 
@@ -46,7 +47,7 @@ async def accept(
     not_after: str | None,
 ) -> Receipt:
     """Accepts a command as it was sent; its receipt. Raises `ProblemError` for a refusal, and what the store raises."""
-    caller, facts = await services.reach(credential, run)
+    caller, facts = await services.reach(credential, run, verb=None)
     try:
         access.require(credential, "command")
         command = commands.decode(type_, data, command_id)
@@ -99,7 +100,7 @@ async def outcome(services: Services, run: str, subject: str, receipt: Receipt, 
 async def send(call: Call) -> Response:
     """`POST /v1/runs/{run}/commands`."""
     run, key = call.path("run"), call.idempotency_key()
-    await call.services.reach(call.credential, run)
+    await call.services.reach(call.credential, run, verb=None)
     body = await call.body(CommandBody)
     if key is not None and body.command_id not in (None, key):
         raise problem("bad_request", "The Idempotency-Key is another than the command_id.", field="command_id")
@@ -133,6 +134,8 @@ async def request(call: Call) -> Response:
     run, name = call.path("run"), call.path("request")
     caller, _ = await call.services.reach(call.credential, run)
     state, _ = await request_state(call.services.store, run, name)
+    if not may_read(caller.role, "collaborator") and not requests.is_named(state, caller):
+        raise problem("not_found", "The run has no such request, or you may not read it.")
     opened = await _opening(call, run, name)
     since = None if opened is None else opened.event().ts
     return json_answer(requests.to_wire(state, caller, seq=None if opened is None else opened.seq, since=since))

@@ -6,6 +6,7 @@ addresses mean to the modules that register them.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -17,10 +18,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towline.gateway import problems
+from towline.gateway.credentials import TicketKind
 from towline.gateway.services import Services
 from towline.protocol.cursor import LATEST, BadCursor, Cursor
 from towline.protocol.cursor import parse as parse_cursor
-from towline.protocol.errors import problem
+from towline.protocol.errors import ProblemError, problem
 from towline.protocol.ids import is_command_id, random_id
 from towline.protocol.limits import BODY_BYTES
 from towline.protocol.tokens import BadToken, Credential
@@ -31,6 +33,7 @@ T = TypeVar("T")
 REQUEST_ID: Final = "Towline-Request-Id"
 EXPOSED: Final = (REQUEST_ID, "Idempotency-Replayed", "Towline-Existing", "ETag", "Location", "Retry-After")
 _BODY_S: Final = 30.0
+_security: Final = logging.getLogger("towline.security")
 _json: Final = msgspec.json.Encoder()
 
 
@@ -167,23 +170,34 @@ def bearer(header: str | None) -> str | None:
     return token.strip()
 
 
-def authenticate(request: Request) -> Credential:
-    """Who calls. Raises `unauthenticated`."""
+async def authenticate(request: Request, ticket: TicketKind | None = None) -> Credential:
+    """Who calls: the bearer, or the ticket in the query where one of this kind serves. Raises `unauthenticated`."""
     headers = request.headers.getlist("authorization")
-    token = bearer(headers[0] if len(headers) == 1 else None)
-    if token is None:
-        raise problem("unauthenticated", "Send `Authorization: Bearer <JWT>`, once.")
+    credentials = services_of(request).credentials
+    presented = request.query_params.getlist("ticket") if ticket is not None and not headers else []
     try:
-        return services_of(request).verify(token)
+        if ticket is not None and len(presented) == 1:
+            where = {name: request.path_params.get(name) for name in ("run", "artifact")}
+            return await credentials.redeem(presented[0], ticket, request.headers.get("origin"), **where)
+        token = bearer(headers[0] if len(headers) == 1 else None)
+        if token is None:
+            raise problem("unauthenticated", "Send `Authorization: Bearer <JWT>`, once.")
+        return await credentials.verify(token)
     except BadToken as error:
         raise problem("unauthenticated", f"The credential is not valid. {error}") from None
 
 
-def route(path: str, handler: Handler, *methods: str) -> Route:
-    """A route whose handler gets an authenticated `Call`."""
+def route(path: str, handler: Handler, *methods: str, ticket: TicketKind | None = None) -> Route:
+    """A route whose handler gets an authenticated `Call`; `ticket`: which kind of ticket may stand in its query."""
 
     async def endpoint(request: Request) -> Response:
-        return await handler(Call(request, services_of(request), authenticate(request)))
+        credential = await authenticate(request, ticket)
+        try:
+            return await handler(Call(request, services_of(request), credential))
+        except ProblemError as error:
+            if error.problem.code == "forbidden":
+                _security.warning("denied: %r, %s %s", credential.subject, request.method, path)
+            raise
 
     return public(path, endpoint, *methods)
 
@@ -195,6 +209,8 @@ def public(path: str, endpoint: Callable[[Request], Awaitable[Response]], *metho
         try:
             return await endpoint(request)
         except Exception as error:
+            if isinstance(error, ProblemError) and error.problem.code == "unauthenticated":
+                _security.warning("denied: no valid credential, %s %s", request.method, path)
             return await on_error(request, error)
 
     return Route(path, guarded, methods=list(methods or ("GET",)))

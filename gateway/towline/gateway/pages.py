@@ -114,4 +114,4 @@ async def _read(call: Call, run: str, after: Cursor | str, limit: int) -> tuple[
     return placement, msgspec.structs.replace(page, entries=page.entries[1:]), first.cursor
 
 
-ROUTES: Final = (route("/v1/runs/{run}/events", events),)
+ROUTES: Final = (route("/v1/runs/{run}/events", events, ticket="events"),)

@@ -19,13 +19,14 @@ from towline.gateway.http import Call, json_answer, route
 from towline.protocol import source_paths
 from towline.protocol.commands import Cancel
 from towline.protocol.cursor import LATEST, Cursor
-from towline.protocol.errors import problem
+from towline.protocol.errors import ProblemError, problem
 from towline.protocol.ids import is_command_id, is_subject
 from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, WAIT_MAX_MS
+from towline.protocol.projection import Caller
 from towline.protocol.run_state import Run
 from towline.protocol.store.acceptance import cancel_run
 from towline.protocol.store.api import Loaded, NoRun, RunGone
-from towline.protocol.store.keys import index_part
+from towline.protocol.store.keys import listed_for, listed_for_group
 from towline.protocol.store.starting import StartRun, start_run
 from towline.protocol.values import Status, WaitKind
 
@@ -59,7 +60,7 @@ async def create(call: Call) -> Response:
         idempotency_key=key,
         traceparent=traceparent if _TRACEPARENT.match(traceparent) else None,
     )
-    caller, _ = await services.reach(call.credential, started.run)
+    caller, _ = await services.reach(call.credential, started.run, verb=None)
     headers = {"Location": f"/v1/runs/{started.run}"}
     if started.existing:
         headers["Towline-Existing"] = "true"
@@ -87,6 +88,7 @@ class _Filter(Struct, frozen=True):
     """What a run must be to stand in the list."""
 
     statuses: frozenset[str] | None
+    owner: str | None
     workflow: str | None
     thread: str | None
     label: tuple[str, str] | None
@@ -96,6 +98,7 @@ class _Filter(Struct, frozen=True):
     def takes(self, run: Run) -> bool:
         return (
             (self.statuses is None or run.status in self.statuses)
+            and self.owner in (None, run.owner)
             and self.workflow in (None, run.workflow)
             and self.thread in (None, run.thread)
             and (self.label is None or (run.labels or {}).get(self.label[0]) == self.label[1])
@@ -104,7 +107,7 @@ class _Filter(Struct, frozen=True):
         )
 
 
-def _filter(call: Call) -> _Filter:
+def _filter(call: Call, owner: str | None) -> _Filter:
     statuses = None
     if (text := call.query("status")) is not None:
         statuses = frozenset(_word("status", part, get_args(Status)) for part in text.split(","))
@@ -117,7 +120,9 @@ def _filter(call: Call) -> _Filter:
     waiting_on = call.query("waiting_on")
     if waiting_on is not None:
         _word("waiting_on", waiting_on, get_args(WaitKind))
-    return _Filter(statuses, call.query("workflow"), call.query("thread"), label, call.query("parent"), waiting_on)
+    return _Filter(
+        statuses, owner, call.query("workflow"), call.query("thread"), label, call.query("parent"), waiting_on
+    )
 
 
 def _word(field: str, word: str, known: tuple[str, ...]) -> str:
@@ -129,24 +134,23 @@ def _word(field: str, word: str, known: tuple[str, ...]) -> str:
 async def index(call: Call) -> Response:
     """`GET /v1/runs`."""
     access.require(call.credential, "read")
-    wanted = _filter(call)
-    limit = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX)
-    before = _position(call.query("page"))
     owner = call.query("owner")
     if owner is not None and not is_subject(owner):
         raise problem("bad_request", "No subject is named so.", field="owner")
+    wanted = _filter(call, owner)
+    limit = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX)
+    before = _position(call.query("page"))
     subject = call.credential.subject
     is_operator = "operator" in call.credential.roles
-    if not is_operator and owner not in (None, subject):
-        return json_answer({"items": [], "next_page": None})
     if not is_operator:
-        owner = subject
-    prefix = "a|" if owner is None else f"r|{index_part(owner)}|"
+        prefixes = [listed_for(subject), *(listed_for_group(group) for group in call.credential.groups)]
+    else:
+        prefixes = ["a|" if owner is None else listed_for(owner)]
     items: list[dict[str, Any]] = []
     next_page: str | None = None
     for _ in range(_PASSES):
         asked = limit - len(items)
-        rows = await call.services.store.list_runs(prefix, before=before, limit=asked)
+        rows = await call.services.store.list_runs(*prefixes, before=before, limit=asked)
         items += await _readable(call, [run for _, run in rows], wanted)
         if len(rows) < asked:
             next_page = None
@@ -162,19 +166,18 @@ async def _readable(call: Call, runs: list[str], wanted: _Filter) -> list[dict[s
     """The Runs among `runs` that the caller may read and `wanted` takes, in order."""
     items: list[dict[str, Any]] = []
 
-    async def load(run: str) -> Loaded | None:
+    async def load(run: str) -> tuple[Caller, Loaded] | None:
         try:
-            return await call.services.store.load(run)
-        except (NoRun, RunGone):
+            caller, _ = await call.services.reach(call.credential, run)
+            return caller, await call.services.store.load(run)
+        except (NoRun, RunGone, ProblemError):
             return None
 
-    for start in range(0, len(runs), _LOADS):
-        for loaded in await asyncio.gather(*(load(run) for run in runs[start : start + _LOADS])):
-            if loaded is None or not wanted.takes(loaded.run):
-                continue
-            caller = access.caller_of(call.credential, loaded.run.id, loaded.run.owner)
-            if caller is not None:
-                items.append(await call.services.project(loaded, caller))
+    covered = [run for run in runs if access.covers(call.credential, run)]
+    for start in range(0, len(covered), _LOADS):
+        for found in await asyncio.gather(*(load(run) for run in covered[start : start + _LOADS])):
+            if found is not None and wanted.takes(found[1].run):
+                items.append(await call.services.project(found[1], found[0]))
     return items
 
 
@@ -225,7 +228,7 @@ async def cancel(call: Call) -> Response:
     """`POST /v1/runs/{run}/cancel`: answers the Run in every state."""
     access.require(call.credential, "command")
     run = call.path("run")
-    caller, _ = await call.services.reach(call.credential, run)
+    caller, _ = await call.services.reach(call.credential, run, verb=None)
     body = await call.body(CancelBody, optional=True)
     command_id = body.command_id or call.idempotency_key()
     if command_id is not None and not is_command_id(command_id):

@@ -5,15 +5,19 @@ Leaves HTTP and sockets to their modules, and what is allowed to `access`.
 """
 
 import asyncio
+import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from towline.gateway import access
+from towline.gateway.credentials import Credentials
+from towline.gateway.guard import Guard
 from towline.gateway.hub import Hub, Watcher
 from towline.gateway.settings import Settings
-from towline.protocol import times, tokens
+from towline.protocol import times
 from towline.protocol.actions import actions_of
 from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import START
@@ -21,13 +25,14 @@ from towline.protocol.errors import problem
 from towline.protocol.ids import is_run_id
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.projection import Caller, Heartbeat, project_run
-from towline.protocol.store.api import Announced, Loaded, NoRun, RunFacts, WorkflowInfo
+from towline.protocol.store.api import Announced, Loaded, NoRun, RunFacts, Standing, WorkflowInfo
 from towline.protocol.store.payloads import open_payloads
 from towline.protocol.store.redis import RedisStore
-from towline.protocol.tokens import Credential
+from towline.protocol.tokens import Credential, Verb
 from towline.protocol.values import JsonObject
 
 _REGISTRY_S: Final = 1.0
+_security: Final = logging.getLogger("towline.security")
 
 
 class Services:
@@ -37,8 +42,12 @@ class Services:
         self.settings = settings
         self.store = store
         self.hub = hub
+        self.credentials = Credentials(settings, store)
+        self.guard = Guard(store)
         self.payloads = open_payloads(settings.payloads)
         self.draining = asyncio.Event()
+        self.queue_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By queue: who waits for work here takes turns at reading the store's hints."""
         self._leavers: set[Callable[[], None]] = set()
         self._announced: Sequence[Announced] = ()
         self._announced_at_s = float("-inf")
@@ -67,10 +76,6 @@ class Services:
         for leave in tuple(self._leavers):
             leave()
 
-    def verify(self, token: str) -> Credential:
-        """The credential that `token` proves. Raises `BadToken`."""
-        return tokens.verify(self.settings.jwt_secret, token)
-
     def is_origin_allowed(self, origin: str | None) -> bool:
         """Exact compare with the allow-list. No Origin means no browser: then the credential alone decides."""
         return origin is None or origin in (self.settings.origins or ())
@@ -94,18 +99,24 @@ class Services:
         info = await self.workflow_of(name, version)
         return None if info is None else info.signals
 
-    async def reach(self, credential: Credential, run: str) -> tuple[Caller, RunFacts]:
+    async def reach(self, credential: Credential, run: str, *, verb: Verb | None = "read") -> tuple[Caller, RunFacts]:
         """The caller on `run` and what the store knows of it. Raises `not_found`, and `bad_request` for no id."""
+        caller, standing = await self.judge(credential, run, verb=verb)
+        return caller, standing.facts
+
+    async def judge(self, credential: Credential, run: str, *, verb: Verb | None = "read") -> tuple[Caller, Standing]:
+        """As `reach`, with all that the verdict stands on."""
         if not is_run_id(run):
             raise problem("bad_request", "No run has such an id.", field="run", expected="a run id")
         try:
-            facts = await self.store.facts(run)
+            standing = await self.store.standing(run, access.fields_for(credential))
         except NoRun:
             raise access.not_found() from None
-        caller = access.caller_of(credential, run, facts.owner)
+        caller = access.caller_of(credential, run, standing.facts.owner, standing.fields, verb=verb)
         if caller is None:
+            _security.warning("denied: %r has no access to %s", credential.subject, run)
             raise access.not_found()
-        return caller, facts
+        return caller, standing
 
     async def project(self, loaded: Loaded, caller: Caller) -> dict[str, Any]:
         """The Run as `caller` reads it."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,11 +31,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `origins`: browser origins that may connect, compared exactly; None means the gateway's own address.
     `allow_paths`: roots below which `input.source.path` of a new run must lie; empty leaves it to the workers.
     `development`: serve on a store that may lose acknowledged events, and say so loudly.
+    `jwt_secret` signs HS256 credentials, `jwks` (a URL or a path) holds the keys of others; one of them is needed.
+    `issuer`, `audience`: what `iss` must be and `aud` must hold, if given.
     `drain_ms`: how long sockets are given to leave when the gateway stops.
     """
 
     store_url: str
-    jwt_secret: bytes
+    jwt_secret: bytes | None
     payloads: Path | str
     host: str = "127.0.0.1"
     port: int = 8480
@@ -42,6 +45,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] | None = None
     allow_paths: tuple[str, ...] = ()
     development: bool = False
+    jwks: str | None = None
+    issuer: str | None = None
+    audience: str | None = None
     heartbeat_ms: int = HEARTBEAT_MS
     hello_ms: int = HELLO_MS
     drain_ms: int = 10_000
@@ -62,12 +68,31 @@ def _origins(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _word(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+def _key_set(text: str) -> str:
+    # Keys that came in the clear over a network are anybody's keys.
+    address = urlsplit(text)
+    if address.scheme in ("http", "https"):
+        is_near = address.hostname in ("127.0.0.1", "localhost", "::1")
+        if not address.hostname or (address.scheme == "http" and not is_near):
+            raise ValueError(text)
+    return _word(text)
+
+
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "HOST": ("host", str, "address to listen on"),
     "PORT": ("port", _number, "port to listen on; 0 takes a free one"),
     "SOCKET_PATH": ("socket_path", Path, "unix socket to listen on, instead of host and port"),
     "ORIGINS": ("origins", _origins, "browser origins that may connect, divided by commas"),
     "DEVELOPMENT": ("development", _flag, "1: serve on a store that may lose events"),
+    "JWKS": ("jwks", _key_set, "https: URL or path of a JWK Set with the issuer's public keys"),
+    "ISSUER": ("issuer", _word, "iss of the credentials that are taken"),
+    "AUDIENCE": ("audience", _word, "aud of the credentials that are taken"),
     "HEARTBEAT_MS": ("heartbeat_ms", _number, "milliseconds between heartbeats of a quiet socket"),
     "HELLO_MS": ("hello_ms", _number, "milliseconds in which a socket must say hello"),
     "DRAIN_MS": ("drain_ms", _number, "milliseconds that sockets are given to leave"),
@@ -101,11 +126,9 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
         except (ValueError, KeyError):
             raise SettingsError(f"{name}={text!r} is not valid; it is the {meaning}") from None
     values.update({name: value for name, value in given.items() if value is not None})
-    needed = {
-        "store_url": "TOWLINE_STORE_URL",
-        "jwt_secret": SECRET_VARIABLE,
-        "payloads": "TOWLINE_DATA",
-    }
+    needed = {"store_url": "TOWLINE_STORE_URL", "payloads": "TOWLINE_DATA"}
+    if "jwks" not in values:
+        needed["jwt_secret"] = SECRET_VARIABLE
     for field, variable in needed.items():
         if field not in values:
             raise SettingsError(f"{variable} is not set, and nothing else says it")
@@ -116,7 +139,8 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
         except ValueError as error:
             raise SettingsError(f"{URL_VARIABLE}={where!r} cannot be used: {error}") from None
     try:
-        refuse_weak(values["jwt_secret"])
+        if values.setdefault("jwt_secret", None) is not None:
+            refuse_weak(values["jwt_secret"])
     except ValueError as error:
         raise SettingsError(str(error)) from None
     return Settings(**values)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
@@ -28,9 +28,10 @@ from towline.protocol.errors import Problem, ProblemError, problem
 from towline.protocol.ids import random_id
 from towline.protocol.limits import SUBSCRIPTIONS_PER_SOCKET
 from towline.protocol.store.api import StoreError
-from towline.protocol.tokens import Credential
+from towline.protocol.tokens import BadToken, Credential
 
 _log: Final = logging.getLogger("towline.gateway")
+_security: Final = logging.getLogger("towline.security")
 
 PENDING_COMMANDS: Final = 64
 _WAITING_COMMANDS: Final = 256
@@ -52,7 +53,6 @@ class Socket:
         settings = services.settings
         self.session = s.Session(
             random_id("con"),
-            services.verify,
             now_ms=now_ms(),
             heartbeat_ms=settings.heartbeat_ms,
             hello_ms=settings.hello_ms,
@@ -106,13 +106,15 @@ class Socket:
     async def act(self) -> None:
         """Does what the session machine says."""
         bye: f.Bye | None = None
-        for action in self.session.next_actions():
+        for action in self._actions():
             match action:
                 case s.Send():
                     if isinstance(action.frame, f.Bye):
                         bye = action.frame  # leaves together with the close
                         continue
                     await self._out.send_anyhow(action.frame)
+                case s.Judge():
+                    await self._judge(action)
                 case s.Admit():
                     await self._admit(action.credential)
                 case s.Perform():
@@ -120,6 +122,27 @@ class Socket:
                 case s.Close():
                     await self._out.close(action.code, action.reason, bye)
         self._moved.set()
+
+    def _actions(self) -> Iterator[s.Action]:
+        while actions := self.session.next_actions():
+            yield from actions
+
+    async def _judge(self, asked: s.Judge) -> None:
+        """Feeds the session what a token or a ticket proves."""
+        credentials = self._services.credentials
+        try:
+            if asked.token is not None:
+                credential = await credentials.verify(asked.token)
+            else:
+                origin = self._websocket.headers.get("origin")
+                credential = await credentials.redeem(asked.ticket or "", "socket", origin)
+        except BadToken as error:
+            _security.warning("denied: no valid credential, socket %s", self.session.connection)
+            self.session.receive_refusal(str(error))
+        except (ProblemError, StoreError):
+            self.session.fail(CloseCode.OVERLOADED, "the credential cannot be judged now", retry_ms=1000)
+        else:
+            self.session.receive_credential(credential, now_ms=now_ms())
 
     # The way out ---------------------------------------------------------------------------------------------
 
@@ -201,9 +224,7 @@ class Socket:
         await self.send(farewell)
 
     async def _admit(self, credential: Credential) -> None:
-        for run, (watching, _) in list(self._watched.items()):
-            if not watching.admit(credential):
-                await self._leave(run, f.Unsubscribed(run, "revoked"))
+        await asyncio.gather(*(watching.readmit(credential) for watching, _ in list(self._watched.values())))
 
     async def _keep_commands(self) -> None:
         while True:

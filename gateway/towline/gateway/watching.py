@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar, assert_never
 
-from towline.gateway import access
+from towline.gateway.guard import UNJUDGED
 from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
 from towline.protocol import frames as f
@@ -19,7 +19,7 @@ from towline.protocol import subscription as s
 from towline.protocol.cursor import Cursor
 from towline.protocol.errors import ProblemError
 from towline.protocol.projection import Caller, Role, project_entry, reader_class
-from towline.protocol.store.api import Loaded, NoRun, RunGone, StoreUnavailable
+from towline.protocol.store.api import Loaded, NoRun, RunGone, StoreError, StoreUnavailable
 from towline.protocol.tokens import Credential
 
 T = TypeVar("T")
@@ -77,6 +77,8 @@ class Watching:
         self._reader: Role = "share"
         self._was_told = False
         self._is_idle = False
+        self._ended_by: f.UnsubscribedCode | None = None
+        self.access_version = UNJUDGED
         self.is_quiet = False
 
     @property
@@ -99,14 +101,35 @@ class Watching:
         """The cursor of the last event sent."""
         return self._machine.position
 
-    def admit(self, credential: Credential) -> bool:
-        """A newer credential of the same subject; whether it still may read this run."""
-        if self._loaded is not None:
-            self._caller = access.caller_of(credential, self.run, self._loaded.run.owner)
-            self._reader = "share" if self._caller is None else reader_class(self._caller.role)
-            return self._caller is not None
+    async def readmit(self, credential: Credential) -> None:
+        """A newer credential of the same subject: looks again at what it may read."""
         self._credential = credential
-        return True
+        try:
+            await self.judge_again()
+        except StoreError:
+            self.access_version = UNJUDGED
+
+    async def judge_again(self) -> None:
+        """See `guard.Guarded`."""
+        try:
+            caller, standing = await self._services.judge(self._credential, self.run)
+        except ProblemError:
+            self._end("revoked")
+        except RunGone:
+            self._end("purged")
+        else:
+            self._become(caller, standing.version)
+
+    def _become(self, caller: Caller, version: str) -> None:
+        self._caller = caller
+        self._reader = reader_class(caller.role)
+        self.access_version = version
+
+    def _end(self, code: f.UnsubscribedCode) -> None:
+        """From here on nothing more of the run is sent but the farewell."""
+        self._ended_by = code
+        self._is_idle = False
+        self._wake.set()
 
     def receive_batch(self, batch: Batch) -> None:
         """See `hub.Follower`."""
@@ -130,15 +153,24 @@ class Watching:
 
     async def run_to_end(self) -> None:
         """Serves the subscription until it is over. Raises `ProblemError` and what the store raises at first."""
-        self._caller, _ = await self._services.reach(self._credential, self.run)
-        self._reader = reader_class(self._caller.role)
+        judged: Credential | None = None
+        while judged is not self._credential:  # a newer one may come while the store is asked
+            judged = self._credential
+            caller, standing = await self._services.judge(judged, self.run)
+            self._become(caller, standing.version)
+        with self._services.guard.guarding(self.run, self):
+            await self._watch()
+        if self._ended_by is not None:
+            await self._peer.send(f.Unsubscribed(self.run, self._ended_by))
+
+    async def _watch(self) -> None:
         await self._services.hub.follow(self.run, self)
         try:
-            while not self._machine.is_over:
+            while not self._is_over:
                 self._wake.clear()
                 while (action := await self._next_action()) is not None:
                     await self._do(action)
-                if not self._machine.is_over:
+                if not self._is_over:
                     self._is_idle = True
                     await self._wake.wait()
                     self._is_idle = False
@@ -155,7 +187,14 @@ class Watching:
             except TimeoutError:
                 self._machine.set_aside()
                 await self._peer.ready()
-        return self._machine.next_action()
+        return None if self._is_over else self._machine.next_action()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._machine.is_over or self._was_ended()
+
+    def _was_ended(self) -> bool:
+        return self._ended_by is not None
 
     async def _do(self, action: s.Action) -> None:
         store = self._services.store
@@ -181,6 +220,8 @@ class Watching:
     async def _say(self, action: s.Action) -> None:
         caller = self._caller
         assert caller is not None
+        if self._was_ended():
+            return
         self.is_quiet = False
         match action:
             case s.SendSubscribed():
@@ -188,6 +229,8 @@ class Watching:
                 self._was_told = True
             case s.SendEvents():
                 for entries in [[e] for e in action.entries] if self._one_event_a_frame else [action.entries]:
+                    if self._was_ended():
+                        return
                     raw = [project_entry(entry, self._reader) for entry in entries]
                     await self._peer.send(f.events(self.run, raw, entries[-1].cursor, replay=action.replay))
             case s.SendLive():

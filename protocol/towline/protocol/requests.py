@@ -182,6 +182,11 @@ def to_wire(state: ApprovalState, caller: Caller, *, seq: int | None, since: str
     }
 
 
+def is_named(state: ApprovalState, caller: Caller) -> bool:
+    """Whether the caller is one of those who may decide it, or might have: they read the request in full."""
+    return may_answer({"deciders": state.deciders, "exclude": state.exclude}, caller)
+
+
 def withdrawals(states: Sequence[ApprovalState]) -> dict[str, str]:
     """The side fields that mark all of `states` as withdrawn."""
     fields: dict[str, str] = {}

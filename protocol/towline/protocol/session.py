@@ -1,7 +1,8 @@
 """One socket: from the upgrade to the close. What a peer may say when, and with which code it ends.
 
 The machine does no I/O and has no clock: its shell feeds facts with the time they came at, then takes
-`next_actions()` and does them in order, and calls `advance` at `deadline_ms()`.
+`next_actions()` and does them in order, and calls `advance` at `deadline_ms()`. Whether a token or a ticket is good
+only the shell can find out: the machine says `Judge` and holds back what comes until the verdict is fed to it.
 
     opening     upgraded; Origin, subprotocol and a credential of the upgrade are judged at once
     greeting    waits for `hello`, at most 10 s; anything else is 4500, no frame at all is 4501
@@ -26,7 +27,7 @@ Each close is preceded by `bye` with the same code, except 4506: a peer that doe
 by the close alone. Leaves rights on runs to the shell, which asks again at every `Admit`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -36,13 +37,17 @@ from towline.protocol import times
 from towline.protocol.closecodes import CloseCode
 from towline.protocol.errors import Problem
 from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS, Limits
-from towline.protocol.tokens import BadToken, Credential
+from towline.protocol.tokens import Credential
 
 WARN_MS: Final = 60_000
 """A client is asked for a newer credential at most this long before the end of the old one."""
 
-Verify = Callable[[str], Credential]
-"""Judges a token. Raises `BadToken`."""
+
+class Judge(Struct, frozen=True):
+    """Find out what a token or a ticket proves; feed it to `receive_credential` or `receive_refusal`."""
+
+    token: str | None
+    ticket: str | None = None
 
 
 class Send(Struct, frozen=True):
@@ -71,7 +76,7 @@ class Close(Struct, frozen=True):
     reason: str
 
 
-Action = Send | Admit | Perform | Close
+Action = Send | Judge | Admit | Perform | Close
 
 
 class Session:
@@ -80,7 +85,6 @@ class Session:
     def __init__(
         self,
         connection: str,
-        verify: Verify,
         *,
         now_ms: int,
         heartbeat_ms: int = HEARTBEAT_MS,
@@ -88,12 +92,13 @@ class Session:
         limits: Limits | None = None,
     ) -> None:
         self.connection = connection
-        self._verify = verify
         self._heartbeat_ms = heartbeat_ms
         self._limits = limits or Limits()
         self._phase: Literal["opening", "greeting", "open", "closed"] = "opening"
         self._actions: list[Action] = []
         self._credential: Credential | None = None
+        self._judged: f.Hello | f.Auth | None = None
+        self._held_back: list[str] = []
         self._hello_by_ms = now_ms + hello_ms
         self._warn_at_ms: int | None = None
         self._was_greeted = False
@@ -134,12 +139,15 @@ class Session:
         elif not is_origin_allowed:
             self._close(CloseCode.FORBIDDEN, "this Origin is not allowed here")
         elif token is not None:
-            self._admit(token, now_ms)
+            self._ask(f.Hello(token=token))
 
     def receive_text(self, text: str, *, now_ms: int) -> None:
         """A text frame came."""
         self.advance(now_ms)
         if self._phase == "closed":
+            return
+        if self._judged is not None:
+            self._held_back.append(text)
             return
         try:
             frame = f.read_client_frame(text)
@@ -152,9 +160,27 @@ class Session:
                 self._close(CloseCode.NOT_A_FRAME, "the first frame is hello")
             return
         if self._phase == "greeting":
-            self._greet(frame, now_ms)
+            self._greet(frame)
         else:
-            self._take(frame, now_ms)
+            self._take(frame)
+
+    def receive_credential(self, credential: Credential, *, now_ms: int) -> None:
+        """What was to be judged is good and proves this."""
+        asked, self._judged = self._judged, None
+        if self._phase == "closed" or asked is None:
+            return
+        if isinstance(asked, f.Auth):
+            self._renew(asked, credential, now_ms)
+        else:
+            self._admit(credential, now_ms)
+        held_back, self._held_back = self._held_back, []
+        for text in held_back:
+            self.receive_text(text, now_ms=now_ms)
+
+    def receive_refusal(self, why: str) -> None:
+        """What was to be judged is no good."""
+        self._judged = None
+        self._close(CloseCode.BAD_CREDENTIAL, why)
 
     def receive_binary(self) -> None:
         """A binary frame came; none of ours is."""
@@ -183,17 +209,20 @@ class Session:
 
     # The rows of the table -------------------------------------------------------------------------------------
 
-    def _greet(self, frame: f.ClientFrame, now_ms: int) -> None:
+    def _greet(self, frame: f.ClientFrame) -> None:
         if not isinstance(frame, f.Hello):
             self._close(CloseCode.NOT_A_FRAME, "the first frame is hello")
-        elif frame.token is None:
-            what = "tickets are not served yet" if frame.ticket is not None else "hello carries no credential"
-            self._close(CloseCode.BAD_CREDENTIAL, f"{what}; send a token")
+        elif (frame.token is None) == (frame.ticket is None):
+            self._close(CloseCode.BAD_CREDENTIAL, "hello carries one credential; send a token or a ticket")
         else:
             self._was_greeted = True
-            self._admit(frame.token, now_ms)
+            self._ask(frame)
 
-    def _take(self, frame: f.ClientFrame, now_ms: int) -> None:
+    def _ask(self, frame: f.Hello | f.Auth) -> None:
+        self._judged = frame
+        self._actions.append(Judge(frame.token, frame.ticket if isinstance(frame, f.Hello) else None))
+
+    def _take(self, frame: f.ClientFrame) -> None:
         match frame:
             case f.Hello():
                 if self._was_greeted or frame.token is not None or frame.ticket is not None:
@@ -201,30 +230,20 @@ class Session:
                     self._send(f.refused(again, request_id=self._request_id()))
                 self._was_greeted = True  # a client may introduce itself although the upgrade carried its token
             case f.Auth():
-                self._renew(frame, now_ms)
+                self._ask(frame)
             case f.Ping():
                 self._send(f.Pong(frame.id))
             case f.Subscribe() | f.Unsubscribe() | f.CommandFrame() | f.Watch():
                 self._actions.append(Perform(frame, self._request_id()))
 
-    def _admit(self, token: str, now_ms: int) -> None:
-        try:
-            credential = self._verify(token)
-        except BadToken as error:
-            self._close(CloseCode.BAD_CREDENTIAL, str(error))
-            return
+    def _admit(self, credential: Credential, now_ms: int) -> None:
         self._phase = "open"
         self._hold(credential, now_ms)
         self._send(
             f.Welcome(self.connection, self._heartbeat_ms, self._limits, times.to_wire(credential.expires_at_ms))
         )
 
-    def _renew(self, frame: f.Auth, now_ms: int) -> None:
-        try:
-            credential = self._verify(frame.token)
-        except BadToken as error:
-            self._close(CloseCode.BAD_CREDENTIAL, str(error))
-            return
+    def _renew(self, frame: f.Auth, credential: Credential, now_ms: int) -> None:
         if self._credential is None or credential.subject != self._credential.subject:
             self._close(CloseCode.BAD_CREDENTIAL, "the credential is for another subject")
             return

@@ -8,7 +8,7 @@ import pytest
 
 from towline.protocol import frames as f
 from towline.protocol import session as s
-from towline.protocol.tokens import BadToken, Credential
+from towline.protocol.tokens import Credential
 
 LIFE_MS = 600_000
 
@@ -18,14 +18,19 @@ class Peer:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self.session = s.Session("con_1", self.verify, now_ms=self.now_ms)
+        self.session = s.Session("con_1", now_ms=self.now_ms)
         self.done: list[s.Action] = []
+        self.is_judging = True
 
-    def verify(self, token: str) -> Credential:
-        subject, _, life = token.partition(":")
+    def judge(self, asked: s.Judge) -> None:
+        """Feeds the verdict. A ticket is written as a token, with `t-` in front."""
+        text = asked.token if asked.token is not None else (asked.ticket or "").removeprefix("t-")
+        subject, _, life = text.partition(":")
         if not subject or not life.isdigit():
-            raise BadToken("no")
-        return Credential(subject, self.now_ms + int(life), ("user",))
+            self.session.receive_refusal("no")
+        else:
+            credential = Credential(subject, self.now_ms + int(life), ("user",))
+            self.session.receive_credential(credential, now_ms=self.now_ms)
 
     def upgrade(
         self, *, token: str | None = None, origin: bool = True, offered: tuple[str, ...] = ("towline.v1",)
@@ -46,7 +51,14 @@ class Peer:
         return self.take()
 
     def take(self) -> list[s.Action]:
-        actions = self.session.next_actions()
+        """What the machine says, its questions about credentials answered at once."""
+        actions: list[s.Action] = []
+        while found := self.session.next_actions():
+            for action in found:
+                if isinstance(action, s.Judge) and self.is_judging:
+                    self.judge(action)
+                else:
+                    actions.append(action)
         self.done += actions
         return actions
 
@@ -72,6 +84,43 @@ def test_hello_is_welcomed() -> None:
     assert peer.session.credential is not None
     assert peer.session.credential.subject == "ana"
     assert any(isinstance(a, s.Admit) for a in peer.done)
+
+
+def test_a_ticket_opens_like_a_token() -> None:
+    peer = Peer()
+    peer.upgrade()
+    peer.say(op="hello", ticket="t-ana:60000")
+    assert peer.ops() == ["Welcome"]
+
+
+def test_what_comes_before_the_verdict_is_done_after_it() -> None:
+    peer = Peer()
+    peer.is_judging = False
+    peer.upgrade()
+    (asked,) = peer.say(op="hello", token=f"ana:{LIFE_MS}")
+    assert asked == s.Judge(f"ana:{LIFE_MS}")
+    assert peer.say(op="ping", id="p") == []
+    assert peer.say(op="auth", id="a", token="bob:60000") == []
+    assert peer.say(op="ping", id="late") == []
+    peer.judge(asked)
+    (*_, renewal) = peer.take()
+    assert peer.ops() == ["Welcome", "Pong"]
+    assert renewal == s.Judge("bob:60000")
+    peer.judge(renewal)
+    peer.take()
+    assert peer.close_code() == 4501
+
+
+def test_a_verdict_that_comes_too_late_opens_nothing() -> None:
+    peer = Peer()
+    peer.is_judging = False
+    peer.upgrade()
+    (asked,) = peer.say(op="hello", token=f"ana:{LIFE_MS}")
+    peer.wait(10_000)
+    assert isinstance(asked, s.Judge)
+    peer.judge(asked)
+    assert peer.take() == []
+    assert (peer.close_code(), peer.ops()) == (4501, ["Bye"])
 
 
 def test_a_credential_in_the_upgrade_needs_no_hello() -> None:
@@ -108,6 +157,7 @@ def test_an_upgrade_that_is_refused(upgrade: dict[str, Any], code: int) -> None:
         ({"op": "hello"}, 4501),
         ({"op": "hello", "token": "forged"}, 4501),
         ({"op": "hello", "ticket": "tik"}, 4501),
+        ({"op": "hello", "ticket": "t-ana:60000", "token": "ana:60000"}, 4501),
         ({"op": "hello", "token": 5}, 4500),
         ({"op": "ping"}, 4500),
         ({"op": "subscribe", "id": "s", "run": "r"}, 4500),

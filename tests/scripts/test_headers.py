@@ -8,6 +8,7 @@ import pytest
 from tests.support.lab import Lab, approval, ending, grant, note
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
+from towline.protocol.deltas import Piece
 from towline.protocol.store.api import Lease, Timer
 from towline.protocol.store.keys import timer_member
 from towline.protocol.store.openends import SYSTEM
@@ -15,7 +16,7 @@ from towline.protocol.store.scripts import WORDS, compile_script, script_names, 
 
 SCRIPTS: Final = (
     "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run", "fire_timer",
-    "rehint_run", "release_run", "renew_leases", "sweep_partition",
+    "publish_delta", "rehint_run", "release_run", "renew_leases", "sweep_partition",
 )  # fmt: skip
 
 
@@ -77,6 +78,8 @@ async def call_all(lab: Lab) -> None:
     lease = await lab.held()
     asked, side = approval("q1")
     await lab.store.renew([Lease("r1", lease.fence, "s1")])
+    piece = Piece("m1", 1, 0, "text")
+    await lab.store.publish_pieces("r1", lease.fence, [piece], [piece])
     await lab.store.commit(lab.commit(lease, 1, asked, side=side, arm=[Timer("timer", "t", 1)]))
     await lab.store.fire_timer(
         "r1", "default", timer_member("timer", "t", "r1"),

@@ -94,6 +94,12 @@ class Driven:
 
     # --- what happens to it
 
+    def say(self, step: str, text: str, message: str | None = None) -> None:
+        """The running attempt of a step streams some text."""
+        attempt = self.attempts[step]
+        self.holding.messages.begin(step, attempt.number)
+        self.holding.messages.append(step, attempt.number, text, message, "text")
+
     def finish(self, step: str, value: Any = None, *, summary: str = "done") -> None:
         attempt = self.attempts.pop(step)
         self.holding.receive_outcome(
@@ -103,6 +109,7 @@ class Driven:
                 result=msgspec.json.encode(value),
                 summary=summary,
                 duration_ms=1,
+                messages=self.holding.messages.finish(step),
             )
         )
         self._go()

@@ -39,7 +39,9 @@ def _enter(ledger: str, name: str) -> None:
 @activity(retry=RETRY, effect="write", idempotent=True, start_to_close=timedelta(seconds=30))
 async def travel(ledger: str, name: str) -> str:
     _enter(ledger, name)
+    activity.delta(f"On the way: {name}, ")
     await asyncio.sleep(WORK_S)
+    activity.delta("arrived 🏁")
     return name
 
 

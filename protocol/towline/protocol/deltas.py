@@ -20,8 +20,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from towline.protocol.codec import Entry, type_of
-from towline.protocol.events import TERMINAL, Audience
+from towline.protocol import event_data as d
+from towline.protocol.codec import Entry, NewEntry, type_of
+from towline.protocol.events import TERMINAL, Actor, Audience
+from towline.protocol.limits import EVENT_BYTES
 
 DeltaKind = Literal["text", "reasoning", "tool_arguments"]
 
@@ -31,6 +33,7 @@ STORED_BYTES: Final = 32 * 1024
 """Of a longer text only the end is kept; six times as much still fits a frame, if all of it must be escaped."""
 FRAME_CHARS: Final = 8 * 1024
 _PENDING_CHARS: Final = 32 * 1024
+_ENVELOPE_BYTES: Final = 2 * 1024
 _LATER_PIECES: Final = 64
 _MESSAGES: Final = 256
 _FINISHED: Final = 1_024
@@ -85,6 +88,29 @@ def finishes(entry: Entry) -> tuple[Literal["message", "step", "run"], str] | No
     if kind in ("tool.finished", "tool.failed"):
         return "step", str(entry.event().data["step"])
     return None
+
+
+def entry_of_message(data: d.MessageCompleted, actor: Actor) -> NewEntry:
+    """The entry of a finished message, which only those read who might read its pieces."""
+    return NewEntry(type="message.completed", actor=actor, data=data, audience=audience_of(data.kind))
+
+
+def partial_entry(text: Piece, actor: Actor) -> NewEntry:
+    """The entry of a message that nobody will finish: the end of what is known of it, as much as an event holds."""
+    assert text.kind != "tool_arguments", "the step's own events say with what it was called"
+    known = text.text
+    while (over := len(_encoder.encode(known)) - EVENT_BYTES + _ENVELOPE_BYTES) > 0:
+        known = known[over // 6 + 1 :]
+    data = d.MessageCompleted(
+        message=text.message,
+        attempt=text.attempt,
+        role=text.role,
+        kind=text.kind,
+        text=known,
+        partial=True,
+        step=text.step,
+    )
+    return entry_of_message(data, actor)
 
 
 class ReadTexts(Struct, frozen=True):

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from towline.protocol import event_data as d
+from towline.protocol.deltas import DeltaKind
 from towline.protocol.ids import derived_run_id
 from towline.protocol.limits import ARTIFACT_BYTES, PAYLOAD_BYTES
 from towline.protocol.values import ErrorInfo, Usage
@@ -29,6 +30,7 @@ from towline.workers.commits import Attempt, AttemptFailed, AttemptFinished, Out
 from towline.workers.decisions import StoreArtifact
 from towline.workers.entries import check_data
 from towline.workers.machine import MESSAGE_CHARS
+from towline.workers.messages import Messages
 from towline.workers.registry import encode_value
 from towline.workers.values import Artifact
 
@@ -38,7 +40,15 @@ _log: Final = logging.getLogger("towline.worker")
 class AttemptContext:
     """One running attempt as its code sees it through `activity`."""
 
-    def __init__(self, attempt: Attempt, *, run: str, fencing_token: str, last_heartbeat: Any = None) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        *,
+        run: str,
+        fencing_token: str,
+        last_heartbeat: Any = None,
+        messages: Messages | None = None,
+    ) -> None:
         self.attempt = attempt.number
         self.idempotency_key = f"{run}:{attempt.step}"
         self.fencing_token = fencing_token
@@ -47,6 +57,8 @@ class AttemptContext:
         self.spent = Usage()
         self.artifacts: list[StoreArtifact] = []
         self.heartbeat_s = time.monotonic()
+        self.messages = messages or Messages(run)
+        self.messages.begin(attempt.step, attempt.number)
         self._step = attempt.step
         self._run = run
 
@@ -58,6 +70,9 @@ class AttemptContext:
 
     def usage(self, *, usd_micros: int = 0, tokens: int = 0) -> None:
         self.spent = Usage(self.spent.usd_micros + usd_micros, self.spent.tokens + tokens)
+
+    def delta(self, text: str, message: str | None = None, kind: DeltaKind = "text") -> None:
+        self.messages.append(self._step, self.attempt, text, message, kind)
 
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact:
         content = data.encode() if isinstance(data, str) else bytes(data)
@@ -104,6 +119,7 @@ async def run_attempt(attempt: Attempt, context: AttemptContext, threads: Execut
         duration_ms=round((time.monotonic() - started_s) * 1000),
         usage=_usage(context),
         artifacts=tuple(context.artifacts),
+        messages=context.messages.finish(attempt.step),
     )
 
 
@@ -227,6 +243,7 @@ def _forget(work: "asyncio.Future[Any]") -> None:
 def _failed(
     attempt: Attempt, context: AttemptContext, type_: str, error: BaseException, *, retryable: bool
 ) -> AttemptFailed:
+    context.messages.stop(attempt.step)
     info = ErrorInfo(type_, str(error)[:MESSAGE_CHARS], retryable)
     return AttemptFailed(step=attempt.step, attempt=attempt.number, error=info, usage=_usage(context))
 

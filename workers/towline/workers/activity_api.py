@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
+from towline.protocol.deltas import DeltaKind
 from towline.protocol.values import Effect
 from towline.workers.registry import DEFAULT_START_TO_CLOSE, Activity, Retry, registry
 from towline.workers.values import Artifact
@@ -38,6 +39,7 @@ class RunningAttempt(Protocol):
     def heartbeat(self, details: Any = None) -> None: ...
     def usage(self, *, usd_micros: int = 0, tokens: int = 0) -> None: ...
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact: ...
+    def delta(self, text: str, message: str | None = None, kind: DeltaKind = "text") -> None: ...
 
 
 current_attempt: contextvars.ContextVar[RunningAttempt] = contextvars.ContextVar("towline_attempt")
@@ -117,6 +119,15 @@ class ActivityApi:
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact:
         """Keep `data` as an artifact. It is announced together with this activity's result, or not at all."""
         return _current().artifact(name, data, media_type)
+
+    def delta(self, text: str, message: str | None = None, kind: DeltaKind = "text") -> None:
+        """Show more of a text while it is being made. Returns at once; what is shown may lag and is not recorded.
+
+        The message is recorded with its whole text when the activity returns, and with what there is of it, as
+        `partial`, when the step fails. `message`: its name, unique in the run; without one all texts of a kind are
+        one message. `kind`: `text`, `reasoning` (for operators only) or `tool_arguments` (never recorded).
+        """
+        _current().delta(text, message, kind)
 
 
 def _current() -> RunningAttempt:

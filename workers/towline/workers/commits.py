@@ -5,7 +5,7 @@ than the result, and that what belongs to an entry (timers, receipts, artifacts,
 its commit. Leaves what goes into a turn to `holding`, and payloads that are too large for the log to the shell.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry, TooLarge, encode_envelope
 from towline.protocol.commands import COMMANDS
 from towline.protocol.cursor import Cursor
+from towline.protocol.deltas import entry_of_message
 from towline.protocol.events import Actor
 from towline.protocol.limits import EVENT_BYTES, PRIVATE_BYTES, SCRIPT_BYTES, SCRIPT_ENTRIES
 from towline.protocol.store.api import CommandOutcome, Timer
@@ -47,7 +48,7 @@ class Attempt(Struct, frozen=True):
 
 
 class AttemptFinished(Struct, frozen=True, kw_only=True):
-    """An attempt returned. `result` is JSON; `artifacts` are announced with it."""
+    """An attempt returned. `result` is JSON; `artifacts` are announced and `messages` finished with it."""
 
     step: str
     attempt: int
@@ -56,6 +57,18 @@ class AttemptFinished(Struct, frozen=True, kw_only=True):
     duration_ms: int
     usage: Usage | None = None
     artifacts: tuple[StoreArtifact, ...] = ()
+    messages: tuple[d.MessageCompleted, ...] = ()
+
+    @property
+    def announced(self) -> int:
+        """Entries that precede the one of the result."""
+        return len(self.artifacts) + len(self.messages)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the result and of the texts as they stand in the log, about."""
+        texts = (min(len(msgspec.json.encode(message.text)), EVENT_BYTES) for message in self.messages)
+        return min(len(self.result), PRIVATE_BYTES) + sum(texts)
 
 
 class AttemptFailed(Struct, frozen=True, kw_only=True):
@@ -119,6 +132,11 @@ class Item(Struct, frozen=True, kw_only=True):
     def starts_something(self) -> bool:
         """Whether an attempt would begin once this is in the log."""
         return self.start is not None or isinstance(self.decision, StartActivity)
+
+
+def items_of(messages: Iterable[d.MessageCompleted], actor: Actor) -> Iterator[Item]:
+    """Finished messages on their way."""
+    return (Item(entry=entry_of_message(message, actor)) for message in messages)
 
 
 class Part:

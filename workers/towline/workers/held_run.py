@@ -39,6 +39,7 @@ from towline.workers.registry import Workflow
 from towline.workers.renewal import HeldLease
 from towline.workers.replay import Divergence, Replay
 from towline.workers.settings import WorkerSettings
+from towline.workers.streaming import Publisher
 
 _log: Final = logging.getLogger("towline.worker")
 P = ParamSpec("P")
@@ -93,6 +94,7 @@ class HeldRun:
         self._outcomes: list[Outcome] = []
         self._attempts: dict[str, asyncio.Task[None]] = {}
         self._heartbeats: dict[str, Any] = {}
+        self._publisher = Publisher(store, claimed.run, claimed.fence)
         self._thinking: asyncio.Future[Any] | None = None
         self._is_discarding = False
 
@@ -144,6 +146,9 @@ class HeldRun:
                 _log.error("%s parks: %s", self.run_id, divergence)
                 await park(self._store, self._claimed, self._queue, blocker, seen=replay.seen)
                 return "blocked"
+            book = replay.ledger.book
+            if any(book.started()) or any(book.retry_waits()):
+                self._publisher.restore(await self._patiently(lambda: self._store.unfinished(self.run_id)))
             holding = Holding(
                 replay,
                 worker=self._settings.name,
@@ -151,6 +156,7 @@ class HeldRun:
                 lapsed=self._claimed.lapsed,
                 linger_ms=self._settings.linger_ms,
             )
+            holding.messages = self._publisher.messages
             return await self._hold(holding)
         except (LeaseLost, api.Fenced, api.RunClosed, api.NoRun, api.RunGone) as reason:
             _log.info("%s is not ours any more: %r", self.run_id, reason)
@@ -162,6 +168,7 @@ class HeldRun:
             self._is_discarding = True
             for task in self._attempts.values():
                 task.cancel()
+            await self._publisher.aclose()
             await self._drop(replay)
 
     # --- history
@@ -256,6 +263,8 @@ class HeldRun:
             await self._read_inputs(holding)
             return
         self._number += 1
+        ended = [entry.data.step for entry in commit.entries if isinstance(entry.data, d.ToolFinished | d.ToolFailed)]
+        await self._publisher.forget(ended, everything=commit.ending == "close")
         self._follow_own_writing(written, len(commit.entries))
         for attempt in holding.committed(written.first_seq):
             self._start(attempt)
@@ -312,6 +321,7 @@ class HeldRun:
             run=self.run_id,
             fencing_token=f"{fence.epoch}-{fence.nonce}",
             last_heartbeat=self._heartbeats.get(attempt.step),
+            messages=self._publisher.messages,
         )
         self.lease.step = attempt.start.activity.title
         task = asyncio.get_running_loop().create_task(self._attempt(attempt, context))
@@ -321,6 +331,7 @@ class HeldRun:
         try:
             outcome = await run_attempt(attempt, context, self._activity_threads)
             self._heartbeats[attempt.step] = context.last_heartbeat
+            await self._publisher.settle()
             if not self._is_discarding:
                 self._outcomes.append(outcome)
         finally:

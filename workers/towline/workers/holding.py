@@ -25,7 +25,7 @@ from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry, NewEntry
 from towline.protocol.events import Actor, Event
-from towline.protocol.limits import PRIVATE_BYTES, SCRIPT_BYTES
+from towline.protocol.limits import SCRIPT_BYTES
 from towline.protocol.store.api import Timer
 from towline.protocol.values import Blocker, ErrorInfo, Usage, WaitRef
 from towline.workers.commits import (
@@ -38,11 +38,13 @@ from towline.workers.commits import (
     Item,
     Outcome,
     Part,
+    items_of,
 )
 from towline.workers.decisions import ActivityFailed, ActivityFinished, input_of
 from towline.workers.ending import offer_close
 from towline.workers.entries import SeqUnknown
 from towline.workers.machine import Machine
+from towline.workers.messages import Messages
 from towline.workers.parking import unknown_effect
 from towline.workers.replay import Replay
 from towline.workers.steps import Step
@@ -72,6 +74,8 @@ class Holding:
         """Set once the ending is in the log: the lease is given back."""
         self.running: set[str] = set()
         """Steps whose attempt the shell runs now."""
+        self.messages = Messages(self.machine.facts.run)
+        """The unfinished texts of the attempts; a shell that publishes them puts its own here."""
         self._worker = Actor("worker", worker)
         self._agent = Actor("agent", f"wf:{replay.machine.definition.name}")
         self._linger_ms = linger_ms
@@ -137,6 +141,8 @@ class Holding:
             if self._must_read:
                 return Idle(now_ms, reads_inputs=True)
             self._turn(now_ms)
+            if not self._outgoing and self._outcomes:
+                self._turn(now_ms)  # the inputs led to nothing, and an outcome had no room beside them
         return self._next_commit(now_ms, is_leaving=is_leaving)
 
     def unwanted(self) -> set[str]:
@@ -187,15 +193,16 @@ class Holding:
         while self._outcomes and room > 0 and room_bytes > 0:
             outcome = self._outcomes[0]
             if isinstance(outcome, AttemptFinished):
-                if len(outcome.artifacts) > TURN_ARTIFACTS and not is_fresh:
+                if (outcome.announced > TURN_ARTIFACTS or outcome.size_bytes > room_bytes) and not is_fresh:
                     break  # its announcements fill a commit of their own, so it has a turn of its own
-                room -= len(outcome.artifacts)
-                room_bytes -= min(len(outcome.result), PRIVATE_BYTES)
+                room -= outcome.announced
+                room_bytes -= outcome.size_bytes
             self._outcomes.popleft()
             self._take_outcome(outcome)
             room, is_fresh = room - 1, False
         self._end_retry_waits(now_ms)
         self._outgoing.extend(Item(decision=made) for made in machine.take_decisions())
+        self._complete_the_rest(now_ms)
         self._disarm += [Timer("timer", step) for step in machine.disarmed]
         machine.disarmed.clear()
 
@@ -246,6 +253,7 @@ class Holding:
         for made in outcome.artifacts:
             announced = NewEntry(type="artifact.created", actor=self._agent, data=made.data)
             self._outgoing.append(Item(entry=announced, artifact=made))
+        self._outgoing.extend(items_of(outcome.messages, self._agent))
         finished = d.ToolFinished(
             step=outcome.step,
             attempt=outcome.attempt,
@@ -266,10 +274,16 @@ class Holding:
     def _fail(
         self, step: str, attempt: int, error: ErrorInfo, usage: Usage | None, *, disarm: Timer | None = None
     ) -> None:
+        self._outgoing.extend(items_of(self.messages.abandon(step), self._agent))
         failed = d.ToolFailed(step=step, attempt=attempt, error=error, usage=usage)
         entry = NewEntry(type="tool.failed", actor=self._agent, data=failed, key=step)
         self._put(entry, disarm=disarm, recorded=True)
         self.machine.feed(ActivityFailed(step=step, error=error), self._now_ms)
+
+    def _complete_the_rest(self, now_ms: int) -> None:
+        """Before the run ends: the texts of steps that have no result and will get none."""
+        if self.machine.ending is not None and not self._outcomes and not self._is_patient(now_ms):
+            self._outgoing.extend(items_of(self.messages.close(), self._agent))
 
     def _put(
         self, entry: NewEntry, *, arm: Timer | None = None, disarm: Timer | None = None, recorded: bool = False
@@ -340,7 +354,7 @@ class Holding:
             part.ending = "blocked"
         elif self.machine.ending is None:
             self._offer_waiting(part, now_ms)
-        elif self.running and now_ms < self._patience_ends_ms(now_ms):
+        elif self._is_patient(now_ms):
             return
         else:
             offer_close(part, self.machine.ending, self.ledger, self._agent)
@@ -359,10 +373,11 @@ class Holding:
         if part.entries or self.ledger.status != "waiting" or on != self.ledger.waiting_on:
             part.append(NewEntry(type="run.waiting", actor=self._worker, data=d.RunWaiting(on=on)))
 
-    def _patience_ends_ms(self, now_ms: int) -> int:
-        if self._ended_at_ms is None:
+    def _is_patient(self, now_ms: int) -> bool:
+        """Whether the end still waits for what runs to stop."""
+        if self.running and self._ended_at_ms is None:
             self._ended_at_ms = now_ms
-        return self._ended_at_ms + ENDING_PATIENCE_MS
+        return bool(self.running) and now_ms < (self._ended_at_ms or 0) + ENDING_PATIENCE_MS
 
     def _wake_at_ms(self) -> int | None:
         """When something is due that the holder must look at by itself."""

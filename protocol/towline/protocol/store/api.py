@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from towline.protocol.codec import Entry, NewEntry
 from towline.protocol.cursor import Cursor
+from towline.protocol.deltas import Piece
 from towline.protocol.run_state import Run
 
 
@@ -366,7 +367,8 @@ class Announced(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """Entries that a script just appended to a run: the fast path, never the truth."""
+    """Entries that a script just appended to a run, or pieces of its unfinished text: never the truth."""
 
     run: str
     entries: Sequence[Entry]
+    pieces: Sequence[Piece] = ()

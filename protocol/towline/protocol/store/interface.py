@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
 from towline.protocol.cursor import Cursor
+from towline.protocol.deltas import Piece
 from towline.protocol.store.api import (
     Acceptance,
     Accepted,
@@ -17,6 +18,7 @@ from towline.protocol.store.api import (
     Commit,
     Committed,
     Created,
+    Fence,
     Flooded,
     Hint,
     Lease,
@@ -117,6 +119,20 @@ class Store(Protocol):
 
     async def ticket(self, digest: str, *, spend: bool) -> str | None:
         """What was kept under the digest of a ticket; with `spend` nobody gets it again."""
+        ...
+
+    async def publish_pieces(
+        self, run: str, fence: Fence, pieces: Sequence[Piece], texts: Sequence[Piece] = ()
+    ) -> None:
+        """Publishes unfinished text, and keeps texts so far. Raises `NoRun`, `RunClosed`, `Fenced`, `StoreFull`."""
+        ...
+
+    async def forget_texts(self, run: str, messages: Sequence[str]) -> None:
+        """Drops the kept texts of finished messages."""
+        ...
+
+    async def unfinished(self, run: str) -> Sequence[Piece]:
+        """The text so far of each message that the log does not show as finished. Raises `NoRun`, `RunGone`."""
         ...
 
     async def announce(self, worker: str, workflows: Sequence[WorkflowInfo]) -> None: ...

@@ -94,6 +94,11 @@ class RunKeys(msgspec.Struct, frozen=True):
         return f"{self.partition.tag}:side:{self.run_id}"
 
     @property
+    def text(self) -> str:
+        """The texts so far of unfinished messages; it expires, and may be missing."""
+        return f"{self.partition.tag}:text:{self.run_id}"
+
+    @property
     def channel(self) -> str:
         """The sharded channel on which scripts publish what they append."""
         return f"{self.partition.tag}:n:{self.run_id}"

@@ -12,6 +12,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from towline.protocol import codec
+from towline.protocol.deltas import decode_piece
 from towline.protocol.store import api
 from towline.protocol.store.connection import open_client
 from towline.protocol.store.keys import RunKeys, run_of_channel
@@ -23,8 +24,10 @@ _IDLE_CHANNEL: Final = "tl:n:idle"
 
 
 def decode_notice(channel: bytes, payload: bytes) -> api.Notice:
-    """The notice in one message: triples of id, meta and envelope, one a line."""
+    """The notice in one message: triples of id, meta and envelope, one a line; or pieces after a line that says so."""
     lines = payload.split(b"\n")
+    if lines[0] == b"delta":
+        return api.Notice(run_of_channel(channel.decode()), (), [decode_piece(line) for line in lines[1:]])
     entries = [codec.decode_entry(lines[i], lines[i + 2], lines[i + 1]) for i in range(0, len(lines), 3)]
     return api.Notice(run_of_channel(channel.decode()), entries)
 

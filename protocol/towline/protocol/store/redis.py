@@ -27,11 +27,12 @@ from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKey
 from towline.protocol.store.notices import Notices
 from towline.protocol.store.scripts import Probe
 from towline.protocol.store.sweeps import Sweeps
+from towline.protocol.store.texts import Texts
 from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Sweeps, Uploads):
+class RedisStore(Accesses, Commits, Sweeps, Texts, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, probe: Probe | None) -> None:

@@ -61,6 +61,9 @@ class Attempt:
         self.artifacts[name] = content
         return Artifact(f"art_{name}", hashlib.sha256(content).hexdigest(), len(content))
 
+    def delta(self, text: str, message: str | None = None, kind: str = "text") -> None:
+        raise NotImplementedError
+
 
 class Review:
     """One run of the workflow on a machine of its own: decisions are carried out in the order they come."""

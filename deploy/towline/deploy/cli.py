@@ -7,7 +7,8 @@
 
 Promises one line on stderr for every error, with its remedy, and exit codes that mean something: 0 done, 1 it
 failed, 2 called wrongly or cannot start as called, 130 interrupted; those of `run` are in `cli_run`. `--json`
-where programs read. Each command lives in a module of its own; here are only options and words.
+where programs read. Each command lives in a module of its own, imported when it is called, so that `run status`
+does not wait for the store's client library; here are only options and words.
 """
 
 import asyncio
@@ -39,7 +40,6 @@ from towline.deploy.supervise import end_with_supervisor
 from towline.gateway.settings import SettingsError as GatewaySettingsError
 from towline.protocol.store.api import StoreError, StoreUnavailable
 from towline.protocol.store.crash_points import BadCrashPoint
-from towline.protocol.store.durability import NotDurable, enforce_at
 from towline.protocol.tokens import ROLES, mint
 from towline.workers.settings import WorkerSettingsError
 
@@ -107,6 +107,7 @@ def gateway(
     """Run one gateway process."""
     from towline.gateway.server import run_gateway
     from towline.gateway.settings import from_environment
+    from towline.protocol.store.durability import enforce_at
 
     begin_process()
     settings = from_environment(
@@ -135,6 +136,7 @@ def worker(
     slots: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many runs it holds at once.")] = None,
 ) -> None:
     """Run one worker process for the workflows of these modules or files (default: the shipped ones)."""
+    from towline.protocol.store.durability import enforce_at
     from towline.workers.settings import from_environment
     from towline.workers.worker import run_worker
 
@@ -209,6 +211,13 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+def _cannot_start() -> tuple[type[Exception], ...]:
+    """The errors of what was called or set up wrongly; looked up when there is one, see the module."""
+    from towline.protocol.store.durability import NotDurable
+
+    return (SettingsError, GatewaySettingsError, WorkerSettingsError, BadCrashPoint, LoadError, NotDurable)
+
+
 def run(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code; nothing but SystemExit of a child program comes out."""
     try:
@@ -224,7 +233,7 @@ def run(arguments: list[str]) -> int:
         return _fail(f"{error.format_message().rstrip('.')}; see '{where} --help'", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
-    except (SettingsError, GatewaySettingsError, WorkerSettingsError, BadCrashPoint, LoadError, NotDurable) as error:
+    except _cannot_start() as error:
         return _fail(str(error), USAGE)
     except StoreUnavailable as error:
         return _fail(f"{error}; start the store, or name another with --url", FAILED)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
@@ -32,8 +32,10 @@ from towline.deploy.supervise import Pace, Program, Supervisor
 from towline.protocol.ids import is_subject
 from towline.protocol.source_paths import ROOTS_VARIABLE
 from towline.protocol.store.api import StoreError
-from towline.protocol.store.redis import RedisStore
 from towline.protocol.tokens import mint
+
+if TYPE_CHECKING:
+    from towline.protocol.store.redis import RedisStore
 
 T = TypeVar("T")
 
@@ -114,6 +116,8 @@ class Stack:
         ready = Ready(url, self.mint_token(secret), str(self.data))
         self._supervisor = supervisor = Supervisor(self._say)
         self._store_keeper = asyncio.create_task(self._keep_store(), name="keep the store")
+        from towline.protocol.store.redis import RedisStore  # here: other commands need a name of this module alone
+
         store = await RedisStore.connect(self._store.url)
         try:
             since_ms = store.now_ms()
@@ -186,7 +190,7 @@ class Stack:
         worker = (*this, "worker", SHIPPED, *workflows, *data)
         return [gateway, *(Program(f"worker-{n}", worker, environment) for n in range(1, self._options.workers + 1))]
 
-    async def _until_ready(self, ready: Ready, store: RedisStore, since_ms: int) -> None:
+    async def _until_ready(self, ready: Ready, store: "RedisStore", since_ms: int) -> None:
         assert self._supervisor is not None
         loop = asyncio.get_running_loop()
         until_s = loop.time() + READY_TIMEOUT_S
@@ -201,7 +205,7 @@ class Stack:
             await asyncio.sleep(_POLL_S)
             missing = await self._missing(ready, store, since_ms)
 
-    async def _missing(self, ready: Ready, store: RedisStore, since_ms: int) -> str:
+    async def _missing(self, ready: Ready, store: "RedisStore", since_ms: int) -> str:
         """What is not there yet, in words; empty when all is."""
         if (await asyncio.to_thread(get_json, ready.url, "/readyz")).status != 200:
             return "the gateway"

@@ -9,10 +9,10 @@ import logging
 import os
 import signal
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from towline.protocol.store.redis import RedisStore
-from towline.protocol.store.scripts import script_names
+if TYPE_CHECKING:
+    from towline.protocol.store.redis import RedisStore
 
 VARIABLE: Final = "TOWLINE_CRASH_AT"
 
@@ -25,6 +25,8 @@ class BadCrashPoint(ValueError):
 
 def names() -> list[str]:
     """Every crash point: `before:` and `after:` each script."""
+    from towline.protocol.store.scripts import script_names
+
     return [f"{side}:{script}" for script in script_names() for side in ("before", "after")]
 
 
@@ -58,11 +60,13 @@ def parse(text: str) -> CrashPoint:
     return CrashPoint(point, int(number))
 
 
-async def connect(url: str, environment: Mapping[str, str] = os.environ) -> RedisStore:
+async def connect(url: str, environment: Mapping[str, str] = os.environ) -> "RedisStore":
     """`RedisStore.connect`, with the crash point that the environment names, on a store made for tests.
 
     Raises what `RedisStore.connect` raises, and `BadCrashPoint`.
     """
+    from towline.protocol.store.redis import RedisStore  # here, since the command line wants no more than the name
+
     named = environment.get(VARIABLE)
     if not named:
         return await RedisStore.connect(url)

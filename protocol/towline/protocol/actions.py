@@ -27,6 +27,11 @@ def actions_of(run: Run, caller: Caller, signals: Mapping[str, JsonObject] | Non
         actions += [
             {"type": "signal", "name": name, "schema": schema} for name, schema in sorted((signals or {}).items())
         ]
+    if may_send("pause", caller.role):
+        if run.pausing or run.status == "paused":
+            actions.append({"type": "resume"})
+        elif run.status in ("running", "waiting"):
+            actions.append({"type": "pause"})
     if may_send("cancel", caller.role):
         actions.append({"type": "cancel"})
     return actions

@@ -297,15 +297,17 @@ def _child_finished(run: Run, event: Event, data: ev.ChildFinished) -> Changes:
 
 
 def _command_received(run: Run, event: Event, data: ev.CommandReceived) -> Changes:
-    if data.type == "pause" and run.status == "running":
+    if data.type == "pause" and run.status not in ("paused", "blocked"):
         return {"pausing": True}
     return {"pausing": False} if data.type == "resume" else {}
 
 
 def _cancel_requested(run: Run, event: Event, data: ev.CancelRequested) -> Changes:
     if run.stopping is None:
-        return {"stopping": Stopping(event.ts, data.by, data.reason, data.deadline)}
-    return {"stopping": replace(run.stopping, deadline=min(run.stopping.deadline, data.deadline))}
+        stopping = Stopping(event.ts, data.by, data.reason, data.deadline)
+    else:
+        stopping = replace(run.stopping, deadline=min(run.stopping.deadline, data.deadline))
+    return {"stopping": stopping, "pausing": False}  # a cancel takes a pause back
 
 
 def _blocker_raised(run: Run, event: Event, data: ev.BlockerRaised) -> Changes:

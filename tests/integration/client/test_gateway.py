@@ -126,7 +126,7 @@ async def test_commands_and_their_refusals(gateway: RunningGateway, client: Clie
     with pytest.raises(ProblemError, match="idempotency_mismatch"):
         await client.send(run, "signal", {"name": "nudge", "payload": {"by": 2}}, command_id="k1")
     with pytest.raises(ProblemError, match="unsupported"):
-        await client.send(run, "pause")
+        await client.send(run, "revise", {"instruction": "x"})
     with pytest.raises(ProblemError, match="bad_request"):
         await client.send(run, "dance")
 

@@ -153,7 +153,7 @@ async def test_a_signal_is_checked_against_what_the_workflow_declares(lab: Lab) 
     assert (
         await refused(lab, "signal", {"name": "go", "payload": 1}, caller=Caller("v", "viewer"))
     ).code == "forbidden"
-    assert (await refused(lab, "pause", {})).code == "unsupported"
+    assert (await refused(lab, "revise", {"instruction": "x"})).code == "unsupported"
     late = await refused(lab, "signal", {"name": "go", "payload": 1}, not_after_ms=lab.store.now_ms() - 1)
     assert late.code == "expired"
     receipt = await send(lab, "signal", {"name": "go", "payload": 1})

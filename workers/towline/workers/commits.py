@@ -5,7 +5,7 @@ than the result, and that what belongs to an entry (timers, receipts, artifacts,
 its commit. Leaves what goes into a turn to `holding`, and payloads that are too large for the log to the shell.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -23,6 +23,7 @@ from towline.protocol.values import ErrorInfo, Usage
 from towline.workers.decisions import (
     ApplyCommand,
     MachineDecision,
+    Published,
     RejectCommand,
     RequestApproval,
     StartActivity,
@@ -81,8 +82,19 @@ class AttemptFailed(Struct, frozen=True, kw_only=True):
 
 
 Outcome = AttemptFinished | AttemptFailed
-EndingKind = Literal["waiting", "blocked", "hand_over", "close"]
-"""How a holding ends: three ways to give the lease back, and the end of the run."""
+EndingKind = Literal["waiting", "blocked", "paused", "hand_over", "close"]
+"""How a holding ends: four ways to give the lease back, and the end of the run."""
+
+
+class Before(Struct, frozen=True):
+    """How much of each list of a commit stands before its first start."""
+
+    entries: int
+    arm: int
+    disarm: int
+    opened: int
+    outcomes: int
+    applied: int
 
 
 class Commit(Struct, frozen=True, kw_only=True):
@@ -90,6 +102,7 @@ class Commit(Struct, frozen=True, kw_only=True):
 
     `artifacts` must be durable before; `opened` and `withdrawn` are approvals whose request state changes.
     `applied` counts the outcomes of commands that are bounded while unapplied. `recorded`: it carries a result.
+    `before_starts`: what is written of it even if the run is paused, which the store may know before the holder.
     """
 
     entries: Sequence[NewEntry]
@@ -103,6 +116,8 @@ class Commit(Struct, frozen=True, kw_only=True):
     opened: Sequence[d.ApprovalRequested] = ()
     withdrawn: Sequence[str] = ()
     starts: Sequence[Attempt] = ()
+    before_starts: Before | None = None
+    published: Mapping[str, Published] = {}
     recorded: bool = False
     ending: EndingKind | None = None
 
@@ -152,6 +167,7 @@ class Part:
         self.opened: list[d.ApprovalRequested] = []
         self.withdrawn: list[str] = []
         self.starts: list[Attempt] = []
+        self.before_starts: Before | None = None
         self.recorded = False
         self.ending: EndingKind | None = None
         self._bytes = 0
@@ -164,6 +180,15 @@ class Part:
             entry = entry_of(item.decision, actor, seq_of)
         if not self.fits([entry]):
             return False
+        if item.starts_something and self.before_starts is None:
+            self.before_starts = Before(
+                len(self.entries),
+                len(self.arm),
+                len(self.disarm),
+                len(self.opened),
+                len(self.outcomes),
+                self.applied,
+            )
         self.append(entry)
         if item.arm is not None:
             self.arm.append(item.arm)
@@ -177,6 +202,34 @@ class Part:
         if item.decision is not None:
             self._add_what_belongs(item.decision)
         return True
+
+    def commit(
+        self,
+        *,
+        seen: Cursor,
+        now_ms: int,
+        disarm: Sequence[Timer],
+        before_starts: Before | None,
+        published: Mapping[str, Published],
+    ) -> Commit:
+        """The commit, as it is now. `disarm` comes after the part's own."""
+        return Commit(
+            entries=tuple(self.entries),
+            seen=seen,
+            now_ms=now_ms,
+            arm=tuple(self.arm),
+            disarm=(*self.disarm, *disarm),
+            outcomes=tuple(self.outcomes),
+            applied=self.applied,
+            artifacts=tuple(self.artifacts),
+            opened=tuple(self.opened),
+            withdrawn=tuple(self.withdrawn),
+            starts=tuple(self.starts),
+            before_starts=before_starts,
+            published=published,
+            recorded=self.recorded,
+            ending=self.ending,
+        )
 
     def append(self, entry: NewEntry) -> None:
         """Add an entry as it is."""

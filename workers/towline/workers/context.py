@@ -18,8 +18,9 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 import msgspec
 
 from towline.protocol import event_data as d
-from towline.protocol import times
+from towline.protocol import queries, times
 from towline.protocol.approvals import digest_of, is_decider_entry
+from towline.protocol.events import Audience
 from towline.protocol.ids import derived_run_id
 from towline.protocol.limits import ARTIFACT_BYTES, PLAN_ITEMS
 from towline.protocol.values import PlanItem, PlanStatus, Proposal, Question
@@ -27,6 +28,7 @@ from towline.workers.decisions import (
     Announce,
     ApplyCommand,
     ClaimDraft,
+    Published,
     RecordMarker,
     RejectCommand,
     RequestApproval,
@@ -273,6 +275,16 @@ class Context:
         check_data(made)
         self._machine.decide(StoreArtifact(step=step, cause=self._machine.cause, data=made, content=content))
         return Artifact(made.artifact, made.sha256, made.size)
+
+    async def publish(self, name: str, value: Any, *, audience: Audience = "collaborator") -> None:
+        """Show `value` under `name` to whoever queries the run, until the next one. It is JSON of at most 64 KiB.
+
+        `audience` is the lowest role that may read it.
+        """
+        self._scope()
+        encoded = encode_value(value, f"the published value {name!r}")
+        queries.check(name, encoded)
+        self._machine.publish(name, Published(encoded, audience))
 
     # --- the report
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry
+from towline.protocol.events import Audience
 from towline.protocol.values import ErrorInfo, Vote
 from towline.workers.registry import Activity
 from towline.workers.values import Reference
@@ -134,6 +135,13 @@ class RecordMarker(Decided, frozen=True, kw_only=True):
 
     kind: str
     value: bytes
+
+
+class Published(Struct, frozen=True):
+    """A value for queries, as JSON, and who may read it. It is written with its turn and is no entry of the log."""
+
+    value: bytes
+    audience: Audience
 
 
 MachineDecision = (

@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
+import msgspec
+
 from towline.protocol import event_data as d
 from towline.protocol import requests
 from towline.protocol.codec import Entry
@@ -38,6 +40,7 @@ from towline.workers.parking import nondeterminism
 from towline.workers.registry import Workflow
 from towline.workers.renewal import HeldLease
 from towline.workers.replay import Divergence, Replay
+from towline.workers.sending import request_of
 from towline.workers.settings import WorkerSettings
 from towline.workers.streaming import Publisher
 
@@ -47,7 +50,7 @@ T = TypeVar("T")
 
 SNAPSHOT_EVERY: Final = 64
 OVERDUE_POLL_S: Final = 0.1
-Left = Literal["waiting", "blocked", "hand_over", "close", "lost", "diverged"]
+Left = Literal["waiting", "blocked", "paused", "hand_over", "close", "lost", "diverged"]
 """How a holding ended: with one of its own endings, or because the lease is gone, or the store is older."""
 
 
@@ -247,27 +250,29 @@ class HeldRun:
     async def _write(self, holding: Holding, commit: Commit) -> None:
         for artifact in commit.artifacts:
             await self._patiently(functools.partial(self._payloads.put, artifact.content))
-        request = await self._request(commit)
+        request = await self._request(commit, holding.machine.facts.owner)
         send: Callable[[], Awaitable[api.Committed]]
         match commit.ending:
             case None:
                 send = lambda: self._store.commit(request)  # noqa: E731
             case "close":
                 send = lambda: self._store.close(request)  # noqa: E731
-            case ("waiting" | "blocked" | "hand_over") as to:
+            case ("waiting" | "blocked" | "paused" | "hand_over") as to:
                 send = lambda: self._store.release(request, to)  # noqa: E731
         try:
             written = await self._patiently(send)
-        except api.Unseen:
+        except (api.Unseen, api.Changed):  # changed: the pause was taken back
             holding.unseen()
             await self._read_inputs(holding)
             return
         self._number += 1
         ended = [entry.data.step for entry in commit.entries if isinstance(entry.data, d.ToolFinished | d.ToolFailed)]
         await self._publisher.forget(ended, everything=commit.ending == "close")
-        self._follow_own_writing(written, len(commit.entries))
-        for attempt in holding.committed(written.first_seq):
+        self._follow_own_writing(written, len(commit.entries) if written.held is None else written.held)
+        for attempt in holding.committed(written.first_seq, held=written.held):
             self._start(attempt)
+        if written.held is not None:
+            await self._read_inputs(holding)
 
     def _follow_own_writing(self, written: api.Committed, entries: int) -> None:
         """Move over our own entries, unless somebody else's stand before them."""
@@ -275,33 +280,22 @@ class HeldRun:
         if written.first_seq == self._read.seq + 1 and entries:
             self._read = written.cursor
 
-    async def _request(self, commit: Commit) -> api.Commit:
+    async def _request(self, commit: Commit, owner: str) -> api.Commit:
         spills = [functools.partial(spill, entry, self._payloads) for entry in commit.entries]
         entries = [await self._patiently(spilled) for spilled in spills]
-        refs = {entry.data.request: entry.ref for entry in entries if isinstance(entry.data, d.ApprovalRequested)}
-        side: dict[str, str] = {}
-        for opened in commit.opened:
-            side.update(requests.side_fields(requests.opened(opened, refs.get(opened.request))))
-        if commit.withdrawn:
-            fields = [requests.state_field(request) for request in commit.withdrawn]
-            found = await self._patiently(lambda: self._store.side_fields(self.run_id, fields))
-            side.update(requests.withdrawals([requests.decode(text) for text in found.values()]))
-        return api.Commit(
+        fields = [requests.state_field(request) for request in commit.withdrawn]
+        found = await self._patiently(lambda: self._store.side_fields(self.run_id, fields)) if fields else {}
+        request = request_of(
+            commit,
+            entries,
             run=self.run_id,
             queue=self._queue,
+            owner=owner,
             fence=self._claimed.fence,
             number=self._number,
-            seen=commit.seen,
-            now_ms=commit.now_ms,
-            entries=entries,
-            arm=commit.arm,
-            disarm=commit.disarm,
-            side=side,
-            outcomes=commit.outcomes,
-            applied=commit.applied,
-            recorded=commit.recorded,
-            snapshot=await self._snapshot(commit),
+            withdrawn=[requests.decode(text) for text in found.values()],
         )
+        return msgspec.structs.replace(request, snapshot=await self._snapshot(commit))
 
     async def _snapshot(self, commit: Commit) -> Any:
         """A fold of what stands in the log, now and then, so that readers need not fold from the start."""

@@ -13,6 +13,9 @@ rules here are those that make its order true:
    is `unseen`, nothing was written: the same entries go out again without it and with the same `seen`, then the
    new inputs are fed, then the ending is offered again, if it still is one.
 5. All results of a turn stand in its first commit, before its decisions.
+6. From an accepted pause on, no input is fed and nothing starts. What runs ends and is recorded, one result after
+   the other, and the starts that the code decides meanwhile are held back. Then `run.paused` gives the lease back.
+   A start that was held back is recorded before anything else is fed, by this holder or by the next.
 
 `Commit.starts` are attempts to run once the commit is in the log, never before.
 """
@@ -21,13 +24,15 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from towline.protocol import event_data as d
-from towline.protocol import times
 from towline.protocol.codec import Entry, NewEntry
 from towline.protocol.events import Actor, Event
 from towline.protocol.limits import SCRIPT_BYTES
 from towline.protocol.store.api import Timer
 from towline.protocol.values import Blocker, ErrorInfo, Usage, WaitRef
+from towline.workers import attempt_entries
 from towline.workers.commits import (
     Attempt,
     AttemptFailed,
@@ -40,9 +45,10 @@ from towline.workers.commits import (
     Part,
     items_of,
 )
-from towline.workers.decisions import ActivityFailed, ActivityFinished, input_of
+from towline.workers.decisions import ActivityFailed, ActivityFinished, Published, input_of
 from towline.workers.ending import offer_close
 from towline.workers.entries import SeqUnknown
+from towline.workers.ledger import PauseAsked
 from towline.workers.machine import Machine
 from towline.workers.messages import Messages
 from towline.workers.parking import unknown_effect
@@ -86,18 +92,23 @@ class Holding:
         self._ended_at_ms: int | None = None
         self._must_read = False
         self._outgoing: deque[Item] = deque()
+        self._held_back: deque[Item] = deque()
+        self._published: dict[str, Published] = {}
         self._in_flight: tuple[Commit, int] | None = None
         self._disarm: list[Timer] = []
         self._lost: list[Step] = []
         self._part_disarms = 0
         self._begin(lapsed)
         self._outgoing.extend(Item(decision=made) for made in replay.new_decisions)
+        self._published.update(self.machine.take_published())
 
     # --- what the shell tells
 
     def receive_inputs(self, entries: Iterable[Entry]) -> None:
         """Inputs that were read from the log, in order, each once. May be none."""
-        self._inputs.extend(entries)
+        for entry in entries:
+            self._inputs.append(entry)
+            self.ledger.note_pause(entry.event())
         self._must_read = False
 
     def receive_outcome(self, outcome: Outcome) -> None:
@@ -105,14 +116,25 @@ class Holding:
         self.running.discard(outcome.step)
         self._outcomes.append(outcome)
 
-    def committed(self, first_seq: int) -> Sequence[Attempt]:
-        """The commit that `next` gave is in the log from `first_seq` on. Returns the attempts to run now."""
+    def committed(self, first_seq: int, *, held: int | None = None) -> Sequence[Attempt]:
+        """The commit that `next` gave is in the log from `first_seq` on. Returns the attempts to run now.
+
+        `held`: the run is paused, so only so many of its entries are. The inputs say why: read them.
+        """
         assert self._in_flight is not None, "nothing is in flight"
         (commit, taken), self._in_flight = self._in_flight, None
-        for _ in range(taken):
+        written = commit.entries if held is None else commit.entries[:held]
+        # What the holder adds to a turn stands in front of it or at its end.
+        for _ in range(taken if held is None else max(0, held - (len(commit.entries) - taken))):
             self._outgoing.popleft()
-        for seq, entry in enumerate(commit.entries, first_seq):
+        for seq, entry in enumerate(written, first_seq):
             self.ledger.observe(Event(seq, "", entry.type, entry.actor, entry.data, cause=entry.cause))
+        for name, published in commit.published.items():
+            if self._published.get(name) is published:
+                del self._published[name]
+        if held is not None:
+            self._must_read = True
+            return ()
         del self._disarm[: len(commit.disarm) - self._part_disarms]
         self.ended = commit.ending
         self.running.update(attempt.step for attempt in commit.starts)
@@ -124,10 +146,6 @@ class Holding:
         self._in_flight = None
         self._must_read = True
 
-    def refused(self) -> None:
-        """The commit was not sent or not written; `next` gives it again."""
-        self._in_flight = None
-
     # --- what the shell asks
 
     def next(self, now_ms: int, *, is_leaving: bool = False) -> Commit | Idle:
@@ -137,12 +155,14 @@ class Holding:
         over; decisions that are not written come out of the next holder's replay again.
         """
         assert self._in_flight is None, "one commit at a time"
+        self._sort_starts()
         if not self._outgoing:
             if self._must_read:
                 return Idle(now_ms, reads_inputs=True)
             self._turn(now_ms)
             if not self._outgoing and self._outcomes:
                 self._turn(now_ms)  # the inputs led to nothing, and an outcome had no room beside them
+            self._sort_starts()
         return self._next_commit(now_ms, is_leaving=is_leaving)
 
     def unwanted(self) -> set[str]:
@@ -152,8 +172,7 @@ class Holding:
     # --- the beginning of a holding
 
     def _begin(self, lapsed: str) -> None:
-        status = self.ledger.status
-        if status == "queued":
+        if not self.ledger.is_started:
             self._put(NewEntry(type="run.started", actor=self._worker, data=d.RunStarted(worker=self._worker.id)))
         elif lapsed:
             taken = d.RunTakenOver(worker=self._worker.id, from_=lapsed)
@@ -184,11 +203,13 @@ class Holding:
         machine = self.machine
         if self._park is not None:
             return
-        is_fresh = not self._inputs
-        while self._inputs:
+        is_pausing = self.ledger.pause is not None
+        is_fresh = is_pausing or not self._inputs
+        while self._inputs and not is_pausing:
             self._feed_input(self._inputs.popleft(), now_ms)
         self._now_ms = now_ms
-        self._resume_lost()
+        if not is_pausing:
+            self._resume_lost()
         room, room_bytes = TURN_RESULTS, TURN_BYTES
         while self._outcomes and room > 0 and room_bytes > 0:
             outcome = self._outcomes[0]
@@ -202,6 +223,7 @@ class Holding:
             room, is_fresh = room - 1, False
         self._end_retry_waits(now_ms)
         self._outgoing.extend(Item(decision=made) for made in machine.take_decisions())
+        self._published.update(machine.take_published())
         self._complete_the_rest(now_ms)
         self._disarm += [Timer("timer", step) for step in machine.disarmed]
         machine.disarmed.clear()
@@ -214,7 +236,7 @@ class Holding:
             timer = Timer("retry", step.retry_timer)
             if step.step in self.machine.abandoned:
                 self._fail(step.step, step.attempt, CANCELLED, None, disarm=timer)
-            elif step.retry_at_ms <= now_ms:
+            elif step.retry_at_ms <= now_ms and self.ledger.pause is None:
                 self._put_attempt(Attempt(self.machine.activities[step.step], step.attempt + 1), disarm=timer)
 
     def _feed_input(self, entry: Entry, now_ms: int) -> None:
@@ -239,44 +261,22 @@ class Holding:
         if retry_at_ms is None or not is_wanted:
             self._fail(outcome.step, outcome.attempt, outcome.error, outcome.usage)
             return
-        retrying = d.ToolRetrying(
-            step=outcome.step,
-            attempt=outcome.attempt,
-            error=outcome.error,
-            retry_at=times.to_wire(retry_at_ms),
-            usage=outcome.usage,
-        )
         timer = Timer("retry", f"{outcome.step}:retry:{outcome.attempt}", retry_at_ms)
-        self._put(NewEntry(type="tool.retrying", actor=self._agent, data=retrying, key=outcome.step), arm=timer)
+        self._put(attempt_entries.retrying(outcome, retry_at_ms, self._agent), arm=timer)
 
     def _finish(self, outcome: AttemptFinished) -> None:
         for made in outcome.artifacts:
             announced = NewEntry(type="artifact.created", actor=self._agent, data=made.data)
             self._outgoing.append(Item(entry=announced, artifact=made))
         self._outgoing.extend(items_of(outcome.messages, self._agent))
-        finished = d.ToolFinished(
-            step=outcome.step,
-            attempt=outcome.attempt,
-            summary=outcome.summary,
-            duration_ms=outcome.duration_ms,
-            usage=outcome.usage,
-        )
-        entry = NewEntry(
-            type="tool.finished",
-            actor=self._agent,
-            data=finished,
-            key=outcome.step,
-            private=b'{"result":' + outcome.result + b"}",
-        )
-        self._put(entry, recorded=True)
+        self._put(attempt_entries.finished(outcome, self._agent), recorded=True)
         self.machine.feed(ActivityFinished(step=outcome.step, result=outcome.result), self._now_ms)
 
     def _fail(
         self, step: str, attempt: int, error: ErrorInfo, usage: Usage | None, *, disarm: Timer | None = None
     ) -> None:
         self._outgoing.extend(items_of(self.messages.abandon(step), self._agent))
-        failed = d.ToolFailed(step=step, attempt=attempt, error=error, usage=usage)
-        entry = NewEntry(type="tool.failed", actor=self._agent, data=failed, key=step)
+        entry = attempt_entries.failed(step, attempt, error, usage, self._agent)
         self._put(entry, disarm=disarm, recorded=True)
         self.machine.feed(ActivityFailed(step=step, error=error), self._now_ms)
 
@@ -291,18 +291,19 @@ class Holding:
         self._outgoing.append(Item(entry=entry, arm=arm, disarm=disarm, recorded=recorded))
 
     def _put_attempt(self, attempt: Attempt, *, disarm: Timer | None = None) -> None:
-        activity = attempt.start.activity
-        started = d.ToolStarted(
-            step=attempt.step,
-            name=activity.name,
-            title=activity.title,
-            attempt=attempt.number,
-            effect=activity.effect,
-        )
-        entry = NewEntry(type="tool.started", actor=self._agent, data=started, key=attempt.step)
+        entry = attempt_entries.started(attempt, self._agent)
         self._outgoing.append(Item(entry=entry, start=attempt, disarm=disarm))
 
     # --- the next commit
+
+    def _sort_starts(self) -> None:
+        """Hold starts back while the run is to pause; let them go first once it is not."""
+        if self.ledger.pause is None:
+            self._outgoing.extendleft(reversed(self._held_back))
+            self._held_back.clear()
+            return
+        self._held_back.extend(item for item in self._outgoing if item.starts_something)
+        self._outgoing = deque(item for item in self._outgoing if not item.starts_something)
 
     def _next_commit(self, now_ms: int, *, is_leaving: bool) -> Commit | Idle:
         part = Part()
@@ -320,33 +321,38 @@ class Holding:
             if is_cut:
                 break
             taken += 1
-        if taken == len(self._outgoing) and not (self._must_read or self._inputs or self._outcomes or self._lost):
-            self._offer_ending(part, now_ms)
+        if taken == len(self._outgoing) and not (self._must_read or self._outcomes):
+            if self.ledger.pause is not None and self._park is None:
+                self._offer_pause(part, self.ledger.pause)
+            elif not (self._inputs or self._lost):
+                self._offer_ending(part, now_ms)
         if is_leaving and part.ending is None and not (is_cut or self._outcomes):
             part.ending = "hand_over"
-        if not part.entries and part.ending is None:
-            return Idle(self._wake_at_ms())
-        if self.ledger.status == "waiting" and part.entries:
+        if not part.entries and part.ending is None and not self._published:
+            return Idle(None if self.ledger.pause is not None else self._wake_at_ms())
+        before = part.before_starts
+        if self.ledger.status == "waiting" and part.entries and part.entries[0].type != "run.paused":
             resumed = NewEntry(type="run.resumed", actor=self._worker, data=d.RunResumed(from_="waiting"))
             part.entries.insert(0, resumed)
+            before = None if before is None else replace(before, entries=before.entries + 1)
         self._part_disarms = len(part.disarm)
-        commit = Commit(
-            entries=tuple(part.entries),
+        commit = part.commit(
             seen=self.seen,
             now_ms=self._now_ms,
-            arm=tuple(part.arm),
-            disarm=(*part.disarm, *self._disarm),
-            outcomes=tuple(part.outcomes),
-            applied=part.applied,
-            artifacts=tuple(part.artifacts),
-            opened=tuple(part.opened),
-            withdrawn=tuple(part.withdrawn),
-            starts=tuple(part.starts),
-            recorded=part.recorded,
-            ending=part.ending,
+            disarm=self._disarm,
+            before_starts=before,
+            published=dict(self._published),
         )
         self._in_flight = (commit, taken)
         return commit
+
+    def _offer_pause(self, part: Part, pause: PauseAsked) -> None:
+        """Come to rest once nothing runs any more."""
+        if self.running:
+            return
+        data = d.RunPaused(code="user", by=pause.by, text=pause.reason)
+        part.append(NewEntry(type="run.paused", actor=self._worker, data=data, cause=pause.seq))
+        part.ending = "paused"
 
     def _offer_ending(self, part: Part, now_ms: int) -> None:
         if self._park is not None:

@@ -5,13 +5,28 @@ what a holder and an ending need. Leaves the words of an ending to `store.openen
 """
 
 from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
 
 from towline.protocol import event_data as d
+from towline.protocol.commands import COMMANDS
 from towline.protocol.events import Event, data_of
 from towline.protocol.evidence import Observed
 from towline.protocol.store.openends import OpenEnds
 from towline.protocol.values import Abandoned, Claim, WaitRef
 from towline.workers.steps import StepBook
+
+_APPLIED_AT_ONCE: Final = frozenset(type_ for type_, row in COMMANDS.items() if row.applied_on_acceptance)
+"""Commands whose outcome stands in the log since the same step."""
+
+
+class PauseAsked(Struct, frozen=True):
+    """A pause that was accepted while the run was held. `by` and `reason` go into its `run.paused`."""
+
+    seq: int
+    by: str
+    reason: str | None
 
 
 class Ledger:
@@ -21,6 +36,9 @@ class Ledger:
         self.book = StepBook()
         self.open = OpenEnds()
         self.status = "queued"
+        self.is_started = False
+        self.pause: PauseAsked | None = None
+        """Set from an accepted pause until the run rests, goes on, or is cancelled."""
         self.waiting_on: list[WaitRef] = []
         self.checkpoint: int | None = None
         self.is_forced = False
@@ -30,10 +48,13 @@ class Ledger:
         """Take note of the next event."""
         self.open.observe(event)
         self._observed.observe(event)
+        self.note_pause(event)
         data = data_of(event)
         self.book.apply(event.seq, data)
         match data:
-            case d.RunStarted() | d.RunTakenOver() | d.RunResumed():
+            case d.RunStarted():
+                self.status, self.is_started = "running", True
+            case d.RunTakenOver() | d.RunResumed():
                 self.status = "running"
             case d.RunWaiting(on=on):
                 self.status, self.waiting_on = "waiting", on
@@ -50,8 +71,20 @@ class Ledger:
 
     def observe_input(self, event: Event) -> None:
         """Take note of an input that is being fed. One that history replay had read is noted again, unchanged."""
-        self.open.observe(event)
+        if event.type != "command.received" or event.data["type"] not in _APPLIED_AT_ONCE:
+            self.open.observe(event)
         self._observed.observe(event)
+
+    def note_pause(self, event: Event) -> None:
+        """Take note of an input before it is fed: whether the run is to pause does not wait its turn."""
+        match data_of(event):
+            case d.CommandReceived(type="pause", payload=payload) if self.status != "paused" and self.pause is None:
+                reason = payload.get("reason") if isinstance(payload, dict) else None
+                self.pause = PauseAsked(event.seq, f"user:{event.actor.id}", reason)
+            case d.CommandReceived(type="resume") | d.CancelRequested() | d.RunPaused():
+                self.pause = None
+            case _:
+                pass
 
     def are_proven(self, claims: Iterable[Claim]) -> bool | None:
         """Whether what claims cite was observed in this run; None without claims."""

@@ -59,6 +59,7 @@ from towline.workers.decisions import (
     Input,
     MachineDecision,
     OtherInput,
+    Published,
     SignalReceived,
     StartActivity,
     StartTimer,
@@ -105,6 +106,7 @@ class Machine:
         """Timers that were given up after they had left the machine; the holder takes and clears them."""
         self.activities: dict[str, StartActivity] = {}
         """Every activity decided so far, by step."""
+        self._published: dict[str, Published] = {}
         self.loop = WorkflowLoop(  # type: ignore[abstract]  # the methods it forbids come from a table
             facts.run,
             Scope(f"{facts.generation}:0"),
@@ -145,6 +147,16 @@ class Machine:
     def take_decisions(self) -> list[MachineDecision]:
         """What was decided since the last call, in order."""
         taken, self._decisions = self._decisions, []
+        return taken
+
+    def publish(self, name: str, published: Published) -> None:
+        """Keep a value for queries. In history replay it was written before, with the commit of that turn."""
+        if not self.replaying:
+            self._published[name] = published
+
+    def take_published(self) -> dict[str, Published]:
+        """What was published since the last call, the newest of each name."""
+        taken, self._published = self._published, {}
         return taken
 
     def drop(self) -> None:

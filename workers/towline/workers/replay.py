@@ -11,6 +11,7 @@ never feeds on while a decision of its is unrecorded, and may record one turn's 
     recorded and not decided     the code no longer asks for it                    `Divergence`
     decided and not recorded     the code asks for something new in its own past   `Divergence`
     decided at the end of the log and not recorded                                 new: `new_decisions`
+    a start, decided while the run was to pause    recorded once it goes on        the turn it is recorded in
 
 Entries of the step book (`tool.finished`, later attempts, …) and of the holder (`run.started`, …) are not the
 machine's and are only noted in the `ledger`. Leaves what comes after the log to `holding`.
@@ -26,7 +27,17 @@ from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.events import TERMINAL
 from towline.workers.context import body
-from towline.workers.decisions import Cancel, Complete, Fail, Input, MachineDecision, Result, input_of, result_of
+from towline.workers.decisions import (
+    Cancel,
+    Complete,
+    Fail,
+    Input,
+    MachineDecision,
+    Result,
+    StartActivity,
+    input_of,
+    result_of,
+)
 from towline.workers.entries import type_of
 from towline.workers.ledger import Ledger
 from towline.workers.machine import Machine, RunFacts
@@ -73,6 +84,9 @@ class Replay:
         self._results: list[Result] = []
         self._now_ms = 0
         self._recorded: dict[str, str] = {}
+        # Starts that a pause held back: decided, and recorded in a later turn.
+        self._held_back: dict[str, MachineDecision] = {}
+        self._was_pausing = False
 
     @property
     def machine(self) -> Machine:
@@ -100,6 +114,7 @@ class Replay:
         if entry.seq == 1:
             self._begin(entry)
         self.ledger.observe(event)
+        self._was_pausing |= self.ledger.pause is not None
         stamp = (entry.meta.epoch, entry.meta.commit)
         if self._commit and stamp != (self._commit[0].meta.epoch, self._commit[0].meta.commit):
             self._end_commit()
@@ -208,10 +223,15 @@ class Replay:
         for result in self._results:
             machine.feed(result, self._now_ms)
         self._inputs, self._results = [], []
-        decided = {decision.step: decision for decision in machine.take_decisions()}
+        decided = self._held_back | {decision.step: decision for decision in machine.take_decisions()}
         recorded, self._recorded = self._recorded, {}
         missing = [step for step, type_ in recorded.items() if not _is_same(decided.get(step), type_)]
         extra = [made for step, made in decided.items() if recorded.get(step) != type_of(made)]
+        self._held_back = {}
+        if self._was_pausing and not is_last:
+            self._held_back = {made.step: made for made in extra if isinstance(made, StartActivity)}
+            extra = [made for made in extra if made.step not in self._held_back]
+        self._was_pausing = self.ledger.pause is not None
         if missing or (extra and not is_last):
             step = missing[0] if missing else extra[0].step
             raise Divergence(

@@ -21,7 +21,7 @@ from towline.protocol.errors import Problem, ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.limits import CHANGED_ATTEMPTS, GRACE_DEFAULT_MS
 from towline.protocol.projection import Caller
-from towline.protocol.store import api
+from towline.protocol.store import api, pausing
 from towline.protocol.store.closing import force_close
 from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
@@ -192,7 +192,9 @@ async def _prepare(
         case c.Decide():
             return await _decision(store, base, command, command.data, caller)
         case c.Cancel():
-            return _cancel(base, command.data, store.now_ms())
+            return _cancel(base, loaded, command.data, store.now_ms())
+        case c.Pause():
+            return _steer(base, loaded, command.data)
         case c.Signal():
             return _signal(base, command, command.data, signals)
         case _:
@@ -238,6 +240,7 @@ async def _decision(
         entries=entries,
         relies={requests.version_field(data.request): str(before.version)},
         side=requests.side_fields(after),
+        inbox_remove=[data.request] if is_resolved else [],
         input_index=2 if is_resolved else -1,
         outcome=msgspec.json.encode(Outcome("applied", effect=effect)).decode(),
     )
@@ -251,7 +254,28 @@ async def _with_seq(store: RedisStore, run: str, request: str, error: ProblemErr
     return ProblemError(replace(error.problem, request={**error.problem.request, "seq": seq}))
 
 
-def _cancel(base: api.Acceptance, data: c.Cancel, now_ms: int) -> api.Acceptance:
+def _steer(base: api.Acceptance, loaded: api.Loaded, data: c.Pause) -> api.Acceptance:
+    if base.type == "pause":
+        steered = pausing.pause(loaded, base.subject, data.reason)
+    else:
+        steered = pausing.resume(loaded, base.subject)
+    applied = d.CommandApplied(command_id=base.command_id, type=base.type, effect=steered.effect)
+    return replace(
+        base,
+        entries=[
+            _received(base, {} if data.reason is None else {"reason": data.reason}, is_input=True),
+            *steered.entries,
+            NewEntry("command.applied", SYSTEM, applied, cause_index=0),
+        ],
+        input_index=0,
+        outcome=msgspec.json.encode(Outcome("applied", effect=steered.effect)).decode(),
+        paused=steered.paused,
+        was_paused=loaded.facts.paused,
+        was_held=steered.was_held,
+    )
+
+
+def _cancel(base: api.Acceptance, loaded: api.Loaded, data: c.Cancel, now_ms: int) -> api.Acceptance:
     deadline_ms = now_ms + (GRACE_DEFAULT_MS if data.grace_ms is None else data.grace_ms)
     requested = d.CancelRequested(
         command_id=base.command_id,
@@ -260,7 +284,15 @@ def _cancel(base: api.Acceptance, data: c.Cancel, now_ms: int) -> api.Acceptance
         reason=data.reason,
     )
     entry = NewEntry("cancel.requested", Actor("user", base.subject), requested, is_input=True)
-    return replace(base, entries=[entry], input_index=0, deadline_ms=deadline_ms)
+    steered = pausing.give_way(loaded, base.subject)
+    return replace(
+        base,
+        entries=[entry, *steered.entries],
+        input_index=0,
+        deadline_ms=deadline_ms,
+        paused=steered.paused,
+        was_paused=loaded.facts.paused,
+    )
 
 
 def _signal(

@@ -21,63 +21,19 @@ from towline.protocol.codec import Entry, NewEntry
 from towline.protocol.cursor import Cursor
 from towline.protocol.deltas import Piece
 from towline.protocol.run_state import Run
+from towline.protocol.store import failures
 
-
-class StoreError(Exception):
-    """Root of what a store raises.
-
-    StoreError
-     +-- StoreUnavailable   not reachable now; the outcome of the call is unknown: repeat it as it was
-     +-- StoreFull          no memory for growth; nothing was written
-     +-- NoRun              no such run
-     +-- RunGone            the run was deleted
-     +-- RunClosed          the log is sealed
-     +-- Changed            what the caller relied on is no longer so; read again and prepare again
-     +-- Fenced             the lease is another's, or was given back: stop, write nothing more
-     +-- Diverged           the store is older than what the holder knows: drop the machine, claim anew, replay
-     +-- Unseen             an ending was refused: an input stands behind `seen`
-     +-- TestOnly           only a store initialised for tests allows this
-    """
-
-
-class StoreUnavailable(StoreError):
-    pass
-
-
-class StoreFull(StoreError):
-    pass
-
-
-class NoRun(StoreError):
-    pass
-
-
-class RunGone(StoreError):
-    pass
-
-
-class RunClosed(StoreError):
-    pass
-
-
-class Changed(StoreError):
-    pass
-
-
-class Fenced(StoreError):
-    pass
-
-
-class Diverged(StoreError):
-    pass
-
-
-class Unseen(StoreError):
-    pass
-
-
-class TestOnly(StoreError):
-    __test__ = False
+Changed = failures.Changed
+Diverged = failures.Diverged
+Fenced = failures.Fenced
+NoRun = failures.NoRun
+RunClosed = failures.RunClosed
+RunGone = failures.RunGone
+StoreError = failures.StoreError
+StoreFull = failures.StoreFull
+StoreUnavailable = failures.StoreUnavailable
+TestOnly = failures.TestOnly
+Unseen = failures.Unseen
 
 
 class Fence(Struct, frozen=True):
@@ -119,11 +75,17 @@ class Existing(Struct, frozen=True):
     fingerprint: str
 
 
+Pause = Literal["", "asked", "1"]
+"""Where the pause of a run stands: none, accepted (a holder must come to rest), or at rest."""
+
+
 class Acceptance(Struct, frozen=True, kw_only=True):
     """A command ready to be accepted, with what its preparation relied on.
 
     `relies`: fields of the run's side hash with the value they were read with ('' = absent). `input_index`: which
     entry (0-based) is the newest input, or -1. `outcome`: text of the receipt if the accepting step applies it.
+    `inbox_add`, `inbox_remove`: as in `Commit`. `paused`: what becomes of the run's pause ('' leaves it, '-' takes it
+    back), if it still is `was_paused` (None for any) and the lease still is, or is not, given out (`was_held`).
     """
 
     run: str
@@ -141,6 +103,11 @@ class Acceptance(Struct, frozen=True, kw_only=True):
     outcome: str = ""
     deadline_ms: int | None = None
     relief: bool = True
+    inbox_add: Mapping[str, Sequence[str]] = {}
+    inbox_remove: Sequence[str] = ()
+    paused: Literal["", "-", "asked", "1"] = ""
+    was_paused: Pause | None = None
+    was_held: bool | None = None
 
 
 class Accepted(Struct, frozen=True):
@@ -228,12 +195,27 @@ class CommandOutcome(Struct, frozen=True):
     receipt: str
 
 
+class Before(Struct, frozen=True):
+    """How much of each list of a commit stands before its first start."""
+
+    entries: int
+    arm: int = 0
+    disarm: int = 0
+    side: int = 0
+    outcomes: int = 0
+    inbox_add: int = 0
+    inbox_remove: int = 0
+    applied: int = 0
+
+
 class Commit(Struct, frozen=True, kw_only=True):
     """One atomic write of a lease holder. `number` counts 1, 2, 3 … per claim.
 
     `seen`: the newest input that was fed to the machine when this was decided. `now_ms`: store time taken before
     the first result it carries was fed. `recorded`: it carries a result, so the run makes progress. `applied`: how
     many counted commands get their outcome here. `snapshot`: a fold of what the writer has read back.
+    `inbox_add`: what begins to wait for people, with for whom (`user:…`, `group:…`, `role:…`); `inbox_remove`: what
+    ends to. `before_starts` is given if the commit starts a step or a child: a paused run takes only what is before.
     """
 
     run: str
@@ -250,15 +232,22 @@ class Commit(Struct, frozen=True, kw_only=True):
     applied: int = 0
     recorded: bool = False
     snapshot: Run | None = None
+    inbox_add: Mapping[str, Sequence[str]] = {}
+    inbox_remove: Sequence[str] = ()
+    before_starts: Before | None = None
 
 
 class Committed(Struct, frozen=True):
-    """Where the log stands. For no entries `first_seq` is `last_seq` + 1."""
+    """Where the log stands. For no entries `first_seq` is `last_seq` + 1.
+
+    `held`: the run is paused, so only so many entries were written, and what belongs to them.
+    """
 
     first_seq: int
     cursor: Cursor
     now_ms: int
     input_seq: int
+    held: int | None = None
 
 
 class LogPage(Struct, frozen=True):
@@ -296,6 +285,7 @@ class RunFacts(Struct, frozen=True):
     sealed: bool
     blocked: bool
     stopping_ms: int
+    paused: Pause = ""
 
 
 class Loaded(Struct, frozen=True):

@@ -5,7 +5,7 @@ stands in `redis`, `commits` and `sweeps`; reads in `reading`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import redis.asyncio
@@ -68,6 +68,11 @@ class ScriptCaller(Reader):
 def receipt_field(subject: str, command_id: str) -> str:
     """Names one accepted command in the fields of a run's side hash."""
     return f"{index_part(subject)}|{command_id}"
+
+
+def inbox_rows(waits: Mapping[str, Sequence[str]]) -> list[list[Any]]:
+    """What begins to wait for people, as `lib/inbox.lua` reads it."""
+    return [[request, [index_part(who) for who in whom]] for request, whom in waits.items()]
 
 
 _REFUSALS: dict[bytes, Callable[[str], api.StoreError]] = {

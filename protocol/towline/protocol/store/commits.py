@@ -9,7 +9,7 @@ from typing import Any, Literal
 from towline.protocol.cursor import Cursor
 from towline.protocol.limits import LEASE_MS
 from towline.protocol.store import api
-from towline.protocol.store.base import ScriptCaller, receipt_field, refusal
+from towline.protocol.store.base import ScriptCaller, inbox_rows, receipt_field, refusal
 from towline.protocol.store.keys import RunKeys, timer_member
 from towline.protocol.store.reading import encode_snapshot
 from towline.protocol.store.wire import pack_entries
@@ -24,7 +24,23 @@ class Commits(ScriptCaller):
     def _commit_request(self, c: api.Commit, keys: RunKeys) -> dict[str, Any]:
         stamp = {"epoch": c.fence.epoch, "commit": c.number, "seen": str(c.seen), "now_ms": c.now_ms}
         side = [list(pair) for pair in c.side.items()]
-        side += [[f"o|{receipt_field(o.subject, o.command_id)}", o.receipt] for o in c.outcomes]
+        told = [[f"o|{receipt_field(o.subject, o.command_id)}", o.receipt] for o in c.outcomes]
+        before = c.before_starts
+        starts_from: dict[str, int] | bool = False
+        if before is None:
+            side += told
+        else:
+            first, first_told = before.side, before.outcomes
+            side = side[:first] + told[:first_told] + side[first:] + told[first_told:]
+            starts_from = {
+                "entries": before.entries,
+                "arm": before.arm,
+                "disarm": before.disarm,
+                "side": first + first_told,
+                "index_add": before.inbox_add,
+                "index_remove": before.inbox_remove,
+                "applied": before.applied,
+            }
         return {
             "run": c.run,
             "channel": keys.channel,
@@ -36,6 +52,9 @@ class Commits(ScriptCaller):
             "arm": [[timer_member(t.kind, t.id, c.run), t.due_ms] for t in c.arm],
             "disarm": [timer_member(t.kind, t.id, c.run) for t in c.disarm],
             "side": side,
+            "index_add": inbox_rows(c.inbox_add),
+            "index_remove": list(c.inbox_remove),
+            "starts_from": starts_from,
             "applied": c.applied,
             "recorded": c.recorded,
             "snapshot": "" if c.snapshot is None else encode_snapshot(c.snapshot),
@@ -48,13 +67,15 @@ class Commits(ScriptCaller):
         part = keys.partition
         reply = await self._call(
             "commit",
-            [keys.log, keys.private, keys.run, keys.side, part.timers, part.meta],
+            [keys.log, keys.private, keys.run, keys.side, part.timers, part.meta, part.index],
             self._commit_request(commit, keys),
             now_at=4,
         )
         return _committed(reply, commit.run)
 
-    async def release(self, commit: api.Commit, to: Literal["waiting", "blocked", "hand_over"]) -> api.Committed:
+    async def release(
+        self, commit: api.Commit, to: Literal["waiting", "blocked", "paused", "hand_over"]
+    ) -> api.Committed:
         """See `interface.Store.release`."""
         keys = RunKeys.of(commit.run)
         part = keys.partition
@@ -62,7 +83,7 @@ class Commits(ScriptCaller):
             "release_run",
             [
                 keys.log, keys.private, keys.run, keys.side, part.timers, part.meta, part.leases,
-                part.commands(commit.queue),
+                part.commands(commit.queue), part.index,
             ],
             {**self._commit_request(commit, keys), "to": to, "claim_ms": LEASE_MS},
             now_at=4,
@@ -75,7 +96,10 @@ class Commits(ScriptCaller):
         part = keys.partition
         reply = await self._call(
             "close_run",
-            [keys.log, keys.private, keys.run, keys.side, part.timers, part.meta, part.leases, part.done],
+            [
+                keys.log, keys.private, keys.run, keys.side, part.timers, part.meta, part.leases, part.done,
+                part.index,
+            ],
             {
                 **self._commit_request(commit, keys),
                 "forced": prepared_at is not None,
@@ -83,11 +107,13 @@ class Commits(ScriptCaller):
                 "retain_ms": RETAIN_MS,
             },
             now_at=4,
-        )
+        )  # fmt: skip
         return _committed(reply, commit.run)
 
 
 def _committed(reply: list[Any], run: str) -> api.Committed:
-    if reply[0] != b"OK":
+    if reply[0] not in (b"OK", b"HELD"):
         raise refusal(reply, run)
-    return api.Committed(int(reply[1]), Cursor(int(reply[2]), int(reply[3])), int(reply[4]), int(reply[5] or 0))
+    held = int(reply[6]) if reply[0] == b"HELD" else None
+    cursor = Cursor(int(reply[2]), int(reply[3]))
+    return api.Committed(int(reply[1]), cursor, int(reply[4]), int(reply[5] or 0), held)

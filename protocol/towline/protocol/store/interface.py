@@ -61,11 +61,17 @@ class Store(Protocol):
     async def renew(self, leases: Sequence[Lease], *, ttl_ms: int) -> Sequence[Renewal]: ...
 
     async def commit(self, commit: Commit) -> Committed:
-        """Raises `NoRun`, `RunClosed`, `Fenced`, `Diverged`."""
+        """`Committed.held` if the run is paused and the commit starts something.
+
+        Raises `NoRun`, `RunClosed`, `Fenced`, `Diverged`.
+        """
         ...
 
-    async def release(self, commit: Commit, to: Literal["waiting", "blocked", "hand_over"]) -> Committed:
-        """A last commit that gives the lease back. Raises as `commit`, and `Unseen` for waiting."""
+    async def release(self, commit: Commit, to: Literal["waiting", "blocked", "paused", "hand_over"]) -> Committed:
+        """A last commit that gives the lease back.
+
+        Raises as `commit`, `Unseen` for waiting, and `Changed` for paused when the pause was taken back.
+        """
         ...
 
     async def close(self, commit: Commit, *, prepared_at: int | None = None) -> Committed:

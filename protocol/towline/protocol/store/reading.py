@@ -22,7 +22,7 @@ from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys
 
 _FACTS: Final = (
     "last_seq", "last_tag", "first_seq", "gone", "owner", "workflow", "version", "queue", "fingerprint", "input_seq",
-    "epoch", "holder", "lease_until", "heartbeat_ms", "step", "crashes", "sealed", "blocked", "stopping",
+    "epoch", "holder", "lease_until", "heartbeat_ms", "step", "crashes", "sealed", "blocked", "stopping", "paused",
 )  # fmt: skip
 _decode_run: Final = msgspec.json.Decoder(Run)
 
@@ -65,6 +65,7 @@ def _facts(run: str, values: Sequence[bytes | None]) -> RunFacts:
         sealed=v["sealed"] == b"1",
         blocked=v["blocked"] == b"1",
         stopping_ms=_number(v["stopping"]),
+        paused=cast("Any", _text(v["paused"])),
     )
 
 

@@ -19,10 +19,11 @@ from towline.protocol.ids import PARTITION_TAGS
 from towline.protocol.limits import LEASE_MS, POISON_CRASHES, UNAPPLIED_COMMANDS
 from towline.protocol.store import api
 from towline.protocol.store.accesses import Accesses
-from towline.protocol.store.base import receipt_field, refusal
+from towline.protocol.store.base import inbox_rows, receipt_field, refusal
 from towline.protocol.store.commits import Commits
 from towline.protocol.store.connection import open_multiplexed, translated
 from towline.protocol.store.dispatch import Dispatch
+from towline.protocol.store.holders import Holders
 from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
 from towline.protocol.store.notices import Notices
 from towline.protocol.store.scripts import Probe
@@ -32,7 +33,7 @@ from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Sweeps, Texts, Uploads):
+class RedisStore(Accesses, Commits, Holders, Sweeps, Texts, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, probe: Probe | None) -> None:
@@ -142,7 +143,10 @@ class RedisStore(Accesses, Commits, Sweeps, Texts, Uploads):
         part = keys.partition
         reply = await self._call(
             "accept_command",
-            [keys.log, keys.private, keys.run, keys.side, part.commands(a.queue), part.leases, part.timers, part.meta],
+            [
+                keys.log, keys.private, keys.run, keys.side, part.commands(a.queue), part.leases, part.timers,
+                part.meta, part.index,
+            ],
             {
                 "run": a.run,
                 "channel": keys.channel,
@@ -159,10 +163,15 @@ class RedisStore(Accesses, Commits, Sweeps, Texts, Uploads):
                 "counts": a.counts,
                 "max_unapplied": UNAPPLIED_COMMANDS,
                 "deadline_ms": -1 if a.deadline_ms is None else a.deadline_ms,
+                "index_add": inbox_rows(a.inbox_add),
+                "index_remove": list(a.inbox_remove),
+                "paused": a.paused,
+                "was_paused": "*" if a.was_paused is None else a.was_paused,
+                "was_held": -1 if a.was_held is None else int(a.was_held),
             },
             now_at=4,
             relief=a.relief,
-        )
+        )  # fmt: skip
         match reply[0]:
             case b"OK":
                 return api.Accepted(int(reply[1]), Cursor(int(reply[2]), int(reply[3])), int(reply[4]))

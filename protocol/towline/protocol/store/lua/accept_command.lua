@@ -1,13 +1,15 @@
 -- Accepts a command: its entries, its receipt and the wake-up of the run, in one step.
 -- class: either (the caller chooses: cancel, pause and decisions pass when memory is full)
--- needs: clock append wake
+-- needs: clock append inbox wake
 -- KEYS 1 log (stream) 2 private (hash) 3 run (hash) 4 side (hash) 5 commands (stream) 6 leases (zset)
---      7 timers (zset) 8 meta (hash)
+--      7 timers (zset) 8 meta (hash) 9 index (zset)
 -- ARGV 1 request (msgpack): run, channel, claim_ms, nonce, receipt (side field), fingerprint, record (text to
 --        keep under it), outcome (text, or '' while open), relies (list of {side field, value or ''}),
 --        entries, side (list of {field, value}), input_index (0-based place of the newest
 --        input among the entries, or -1), counts (bool), max_unapplied, deadline_ms
---        (cancel, or -1)
+--        (cancel, or -1), index_add, index_remove (as commit.lua takes them), paused ('' to leave it, 'asked' while
+--        a holder must still come to rest, '1', or '-' to take it back), was_paused (as it was read, or '*' for any),
+--        was_held (1 or 0: whether the lease was given out when this was prepared; -1 for any)
 -- returns {OK, first_seq, last_seq, last_tag, now_ms}
 -- refuses {DUPLICATE, fingerprint, record, outcome or '', first_seq}  the id was used before; nothing written
 --         {NORUN} {CLOSED, last_seq} {CHANGED, field}  what the caller relied on is no longer so
@@ -16,8 +18,9 @@
 local q = cmsgpack.unpack(ARGV[1])
 local log, private, run, side, commands, leases, timers, meta =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local index = KEYS[9]
 local now = store_now(meta)
-local r = redis.call('HMGET', run, 'last_seq', 'sealed', 'unapplied', 'stopping')
+local r = redis.call('HMGET', run, 'last_seq', 'sealed', 'unapplied', 'stopping', 'paused', 'lease_until')
 if not r[1] then
   return {'NORUN'}
 end
@@ -37,6 +40,12 @@ for _, rely in ipairs(q.relies) do
     return {'CHANGED', rely[1]}
   end
 end
+if q.was_paused ~= '*' and (r[5] or '') ~= q.was_paused then
+  return {'CHANGED', 'paused'}
+end
+if q.was_held >= 0 and ((r[6] or '0') ~= '0') ~= (q.was_held == 1) then
+  return {'CHANGED', 'lease_until'}
+end
 if q.counts and (tonumber(r[3] or 0) or 0) >= q.max_unapplied then
   return {'FULL', r[3]}
 end
@@ -48,6 +57,12 @@ if q.outcome ~= '' then
 end
 for _, pair in ipairs(q.side) do
   redis.call('HSET', side, pair[1], pair[2])
+end
+change_inbox(side, index, q.run, q.index_add, q.index_remove, now)
+if q.paused == '-' then
+  redis.call('HDEL', run, 'paused')
+elseif q.paused ~= '' then
+  redis.call('HSET', run, 'paused', q.paused)
 end
 if q.counts then
   redis.call('HINCRBY', run, 'unapplied', 1)

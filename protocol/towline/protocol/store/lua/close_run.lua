@@ -1,8 +1,8 @@
 -- The terminal commit: writes the last entries, ends all that was open, and seals the log.
 -- class: relief
--- needs: clock append fenced
+-- needs: clock append inbox fenced
 -- KEYS 1 log (stream) 2 private (hash) 3 run (hash) 4 side (hash) 5 timers (zset) 6 meta (hash)
---      7 leases (zset) 8 done (zset)
+--      7 leases (zset) 8 done (zset) 9 index (zset)
 -- ARGV 1 request (msgpack): as commit.lua, and forced (bool: the closer does not run the code, so what is unseen
 --        does not hold it back), prepared_at (seq; forced only), retain_ms
 -- returns {OK, first_seq, last_seq, last_tag, now_ms, input_seq}
@@ -11,7 +11,7 @@
 -- A repeat of the last number gets the stored answer. O(entries).
 local q = cmsgpack.unpack(ARGV[1])
 local log, private, run, side, timers, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local leases, done = KEYS[7], KEYS[8]
+local leases, done, index = KEYS[7], KEYS[8], KEYS[9]
 local now = store_now(meta)
 local refusal = check_fence(log, run, q)
 if refusal then
@@ -25,9 +25,10 @@ if q.forced then
 elseif has_unseen(run, q) then
   return {'UNSEEN', redis.call('HGET', run, 'input_seq'), fmt(now)}
 end
-local reply = write_commit(log, private, run, side, timers, q, now)
+local reply = write_commit(log, private, run, side, timers, index, q, now)
 redis.call('HSET', run, 'sealed', '1', 'lease_until', '0', 'step', '')
-redis.call('HDEL', run, 'closing', 'blocked', 'stopping')
+redis.call('HDEL', run, 'closing', 'blocked', 'stopping', 'paused')
+clear_inbox(side, index)
 redis.call('ZREM', leases, q.run)
 redis.call('ZREM', timers, 'cancel||' .. q.run)
 redis.call('ZADD', done, fmt(now + q.retain_ms), q.run)

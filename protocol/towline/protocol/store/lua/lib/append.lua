@@ -1,4 +1,5 @@
--- Appends entries to a run's log and tells whoever listens. Needs: clock.
+-- Appends entries to a run's log and tells whoever listens: the run's followers the entries, the partition's
+-- `changes` channel the run's id. Needs: clock.
 -- Each entry: {t = tag, e = envelope after its spliced members, m = meta, p = private part or '',
 --              c = cause seq or -1, ci = 0-based index of the causing entry of this call or -1}
 -- Times never run backwards within one log, whatever the clock does.
@@ -33,5 +34,7 @@ local function append(log, private, run, channel, entries, now)
   end
   redis.call('HSET', run, 'last_seq', fmt(seq), 'last_tag', tag, 'last_ms', fmt(at))
   redis.call('SPUBLISH', channel, table.concat(notice, '\n'))
+  local tag_of, id = string.match(channel, '^(.-):n:(.*)$')
+  redis.call('SPUBLISH', tag_of .. ':changes', id)
   return first, seq, tag
 end

@@ -1,4 +1,4 @@
--- The checks of every write by a lease holder, in their order. Needs: clock.
+-- The checks of every write by a lease holder, in their order. Needs: clock, append, inbox.
 -- q: epoch, nonce, commit (number), seen (cursor). Replies with a finished answer, or nil when all hold.
 local function check_fence(log, run, q)
   local r = redis.call('HMGET', run, 'epoch', 'nonce', 'commit_no', 'commit_reply', 'sealed', 'lease_until')
@@ -22,7 +22,7 @@ local function check_fence(log, run, q)
 end
 
 -- Writes the entries of a commit and all that must stand with them; replies with the answer, not yet stored.
-local function write_commit(log, private, run, side, timers, q, now)
+local function write_commit(log, private, run, side, timers, index, q, now)
   local first, last, tag = append(log, private, run, q.channel, q.entries, now)
   for _, timer in ipairs(q.arm) do
     redis.call('ZADD', timers, fmt(timer[2]), timer[1])
@@ -33,6 +33,7 @@ local function write_commit(log, private, run, side, timers, q, now)
   for _, pair in ipairs(q.side) do
     redis.call('HSET', side, pair[1], pair[2])
   end
+  change_inbox(side, index, q.run, q.index_add, q.index_remove, now)
   if q.applied > 0 then
     redis.call('HINCRBY', run, 'unapplied', -q.applied)
   end
@@ -48,6 +49,17 @@ end
 local function keep_reply(run, q, reply)
   redis.call('HSET', run, 'commit_no', fmt(q.commit), 'commit_reply', cmsgpack.pack(reply))
   return reply
+end
+
+-- Cuts a commit before its first start. `starts_from` says how much of each list stands before it.
+local function cut_starts(q)
+  local from = q.starts_from
+  for _, name in ipairs({'entries', 'arm', 'disarm', 'side', 'index_add', 'index_remove'}) do
+    for i = #q[name], from[name] + 1, -1 do
+      q[name][i] = nil
+    end
+  end
+  q.applied = from.applied
 end
 
 -- Whether an input stands in the log that the holder had not fed to its machine.

@@ -1,4 +1,5 @@
 -- Puts a run that needs a worker where one will find it. Needs: clock.
+-- `paused` is '1' once the run has come to rest, 'asked' before: then a holder is still needed to get it there.
 
 -- The latest end a lease or claim-by time can honestly have: what ends later was written before the clock jumped
 -- back, and proves nobody alive.
@@ -7,9 +8,14 @@ local function latest_end(lease_ms, now, claim_ms)
 end
 
 -- A live holder learns of inputs by itself; a parked run is fed nothing; anyone else gets a hint on the
--- command stream and a claim-by time, after which the sweep hints again.
+-- command stream and a claim-by time, after which the sweep hints again. A run without a queue is taken again by
+-- who started it: nobody reads a hint about it.
 local function hint(run, commands, leases, id, now, claim_ms)
-  local r = redis.call('HMGET', run, 'workflow', 'version')
+  local r = redis.call('HMGET', run, 'workflow', 'version', 'queue')
+  if r[3] == '' then
+    redis.call('ZADD', leases, fmt(now + claim_ms), id)
+    return
+  end
   local entry = redis.call('XADD', commands, '*', 'run', id, 'workflow', r[1], 'version', r[2])
   redis.call('HSET', run, 'hint', entry)
   redis.call('ZADD', leases, fmt(now + claim_ms), id)

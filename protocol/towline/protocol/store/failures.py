@@ -1,0 +1,61 @@
+"""What a store raises, whatever implements it. Callers know these as `api.…`.
+
+Promises that a call which raised anything but `StoreUnavailable` wrote nothing.
+"""
+
+
+class StoreError(Exception):
+    """Root of what a store raises.
+
+    StoreError
+     +-- StoreUnavailable   not reachable now; the outcome of the call is unknown: repeat it as it was
+     +-- StoreFull          no memory for growth; nothing was written
+     +-- NoRun              no such run
+     +-- RunGone            the run was deleted
+     +-- RunClosed          the log is sealed
+     +-- Changed            what the caller relied on is no longer so; read again and prepare again
+     +-- Fenced             the lease is another's, or was given back: stop, write nothing more
+     +-- Diverged           the store is older than what the holder knows: drop the machine, claim anew, replay
+     +-- Unseen             an ending was refused: an input stands behind `seen`
+     +-- TestOnly           only a store initialised for tests allows this
+    """
+
+
+class StoreUnavailable(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class NoRun(StoreError):
+    pass
+
+
+class RunGone(StoreError):
+    pass
+
+
+class RunClosed(StoreError):
+    pass
+
+
+class Changed(StoreError):
+    pass
+
+
+class Fenced(StoreError):
+    pass
+
+
+class Diverged(StoreError):
+    pass
+
+
+class Unseen(StoreError):
+    pass
+
+
+class TestOnly(StoreError):
+    __test__ = False

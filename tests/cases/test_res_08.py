@@ -1,0 +1,50 @@
+"""A store that came back without its tail: a cursor beyond or beside the new history is told so.
+
+The symptom: after a crash the numbers were given out again for other events, and a client at 100 got the new 101
+joined to the old 100.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import RunningGateway
+from tests.support.transports import TRANSPORTS, read
+from towline.protocol.store.keys import RunKeys
+
+
+async def lose_the_tail(gateway: RunningGateway, run: str, keep: int) -> None:
+    """What a store put back to an older state looks like to this run."""
+    client: Any = gateway.store._client
+    keys = RunKeys.of(run)
+    entries = await client.xrange(keys.log)
+    kept = entries[keep - 1][0].decode().split("-")
+    await client.xdel(keys.log, *(entry for entry, _ in entries[keep:]))
+    await client.hset(keys.run, mapping={"last_seq": kept[0], "last_tag": kept[1]})
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_cursor_of_the_lost_tail(gateway: RunningGateway, transport: str) -> None:
+    run = await gateway.start()
+    hand = await gateway.hold(run)
+    await hand.note("old", count=8)
+    before = await read(gateway, transport, run, "0")
+    await lose_the_tail(gateway, run, keep=5)
+    ahead = await read(gateway, transport, run, before.cursor)
+    assert (ahead.recovery, ahead.code) == ("reset", "ahead")
+    assert ahead.seqs == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_cursor_beside_the_new_history(gateway: RunningGateway, transport: str) -> None:
+    run = await gateway.start()
+    hand = await gateway.hold(run)
+    await hand.note("old", count=8)
+    before = await read(gateway, transport, run, "0")
+    await lose_the_tail(gateway, run, keep=5)
+    await hand.note("new", count=10)
+    diverged = await read(gateway, transport, run, before.cursor)
+    assert (diverged.recovery, diverged.code) == ("reset", "diverged")
+    assert diverged.seqs == list(range(1, 16))
+    texts = [event["data"]["text"] for event in diverged.events if event["type"] == "progress.noted"]
+    assert not any(text.startswith("old") for text in texts[3:])

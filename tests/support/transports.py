@@ -1,0 +1,132 @@
+"""One question over every transport: what does a reader get who comes with this cursor?
+
+Promises the same `Answer` from a socket, from server-sent events and from pages, so that a test states once what
+must hold whatever a client speaks. Each reader keeps nothing but the cursor it was given last.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import httpx
+from msgspec import Struct
+
+from tests.support.gateway import RunningGateway
+
+TRANSPORTS: Final = ("socket", "sse", "pages")
+
+
+class Answer(Struct):
+    """What came, up to the head: `events` as sent, `cursor` the last one given, `problem` instead of all that."""
+
+    recovery: str | None = None
+    code: str | None = None
+    lost: list[int] | None = None
+    skipped: list[int] | None = None
+    events: list[dict[str, Any]] = []
+    cursor: str | None = None
+    projection: dict[str, Any] | None = None
+    problem: dict[str, Any] | None = None
+    ended: bool = False
+
+    @property
+    def seqs(self) -> list[int]:
+        return [event["seq"] for event in self.events]
+
+
+async def read(
+    gateway: RunningGateway, transport: str, run: str, after: Any, *, limit: int | None = None, credential: str = ""
+) -> Answer:
+    """What a reader with the cursor `after` gets over `transport`, up to the present head."""
+    how = {"socket": _socket, "sse": _sse, "pages": _pages}[transport]
+    return await how(gateway, run, after, limit, credential)
+
+
+def _take(answer: Answer, frame: dict[str, Any]) -> bool:
+    """Takes a frame in; whether it was the last that is wanted."""
+    match frame["op"]:
+        case "subscribed":
+            answer.recovery, answer.code = frame["recovery"], frame.get("recovery_code")
+            answer.lost, answer.skipped = frame.get("lost"), frame.get("skipped")
+            answer.cursor, answer.projection = frame["cursor"], frame["projection"]
+        case "events":
+            answer.events += frame["events"]
+            answer.cursor = frame["cursor"]
+        case "live":
+            answer.cursor = frame["cursor"]
+            return not (answer.projection or {}).get("outcome")
+        case "end":
+            answer.ended = True
+            return True
+        case "problem":
+            answer.problem = frame["problem"]
+            return True
+        case _:
+            pass
+    return False
+
+
+async def _socket(gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str) -> Answer:
+    answer = Answer()
+    async with gateway.socket(credential or None) as wire:
+        more = {} if limit is None else {"limit": limit}
+        await wire.send(op="subscribe", id="s", run=run, after=after, **more)
+        while not _take(answer, await wire.next()):
+            pass
+    return answer
+
+
+async def _sse(gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str) -> Answer:
+    answer = Answer()
+    query = {"after": str(after), **({} if limit is None else {"limit": str(limit)})}
+    headers = {"Accept": "text/event-stream", **_bearer(credential)}
+    async with gateway.http.stream("GET", f"/v1/runs/{run}/events", params=query, headers=headers) as response:
+        if response.status_code != 200:
+            answer.problem = json.loads(await response.aread())
+            return answer
+        async for block in sse_blocks(response):
+            if "data" in block and _take(answer, json.loads(block["data"])):
+                break
+    return answer
+
+
+async def sse_blocks(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
+    """The blocks of an event stream as the specification reads them: lines end with CR, LF or both, nothing else."""
+    rest = b""
+    block: dict[str, str] = {}
+    async for chunk in response.aiter_raw():
+        rest = (rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            if not line:
+                if block:
+                    yield block
+                block = {}
+                continue
+            name, _, value = line.decode().partition(":")
+            if name:
+                value = value.removeprefix(" ")
+                block[name] = f"{block[name]}\n{value}" if name in block else value
+
+
+async def _pages(gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str) -> Answer:
+    answer = Answer()
+    cursor = after
+    while True:
+        query = {"after": str(cursor), **({} if limit is None else {"limit": str(limit)})}
+        response = await gateway.http.get(f"/v1/runs/{run}/events", params=query, headers=_bearer(credential))
+        page = response.json()
+        if response.status_code != 200:
+            answer.problem = page
+            return answer
+        if answer.recovery is None:
+            answer.recovery, answer.code, answer.lost = page["recovery"], page.get("recovery_code"), page.get("lost")
+        answer.events += page["events"]
+        answer.cursor = cursor = page["cursor"]
+        answer.ended = page["closed"]
+        if not page["events"] or page["events"][-1]["seq"] >= page["head"]:
+            return answer
+
+
+def _bearer(credential: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {credential}"} if credential else {}

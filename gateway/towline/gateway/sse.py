@@ -101,7 +101,10 @@ async def stream(call: Call) -> Response:
         frame = _subscription(call, run)
         if facts.sealed and call.request.headers.get("last-event-id") == str(facts.head):
             return Response(status_code=204)
-        watching = Watching(call.services, slot, call.credential, frame, one_event_a_frame=True)
+        call.services.admission.subscribe(call.who)
+        watching = Watching(
+            call.services, slot, call.credential, frame, one_event_a_frame=True, address=call.who.address
+        )
         task = asyncio.create_task(watching.run_to_end())
         task.add_done_callback(lambda _: slot.changed.set())
         await _until_begun(task, slot)
@@ -121,7 +124,7 @@ def _subscription(call: Call, run: str) -> f.Subscribe:
     if call.query("include") not in (None, "delta"):
         raise problem("bad_request", "There is nothing of this name to include.", field="include", known=["delta"])
     limit = None if call.query("limit") is None else call.query_int("limit", 1, 1, SUBSCRIPTION_LIMIT)
-    return f.Subscribe("events", run, after, limit)
+    return f.Subscribe("events", run, after, limit, ["delta"] if call.query("include") else [])
 
 
 async def _until_begun(task: "asyncio.Task[None]", slot: Slot) -> None:
@@ -170,7 +173,18 @@ async def _frames(call: Call, slot: Slot, task: "asyncio.Task[None]") -> AsyncIt
 def _event(frame: f.ServerFrame) -> bytes:
     op = str(frame.__struct_config__.tag)
     cursor = f"id: {frame.cursor}\n" if isinstance(frame, f.Subscribed | f.Events | f.Live | f.End) else ""
-    return f"{cursor}event: {op}\ndata: ".encode() + f.encode(frame) + b"\n\n"
+    return f"{cursor}event: {op}\ndata: ".encode() + _on_one_line(f.encode(frame)) + b"\n\n"
+
+
+_LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+"""What readers that follow Unicode take for line ends, beside those that JSON escapes anyway."""
+
+
+def _on_one_line(wire: bytes) -> bytes:
+    """The same JSON, on one line for every reader: these characters stand only inside its strings."""
+    for character, escape in _LINE_ENDS:
+        wire = wire.replace(character, escape)
+    return wire
 
 
 def _bye(code: CloseCode, reason: str, retry_ms: int) -> bytes:

@@ -124,15 +124,6 @@ _LATER: Final = (
     ("/v1/runs/{run}/audit", "GET"),
     ("/v1/runs/{run}/export", "GET"),
     ("/v1/runs/{run}/fork", "POST"),
-    ("/v1/runs/{run}/claim", "POST"),
-    ("/v1/runs/{run}/lease", "POST", "DELETE"),
-    ("/v1/runs/{run}/history", "GET"),
-    ("/v1/runs/{run}/inputs", "GET"),
-    ("/v1/runs/{run}/events", "POST"),
-    ("/v1/runs/{run}/deltas", "POST"),
-    ("/v1/runs/{run}/payloads", "POST"),
-    ("/v1/runs/{run}/artifacts/{artifact}", "PUT"),
-    ("/v1/queues/{queue}/claims", "POST"),
     ("/v1/holds/{scope}", "GET", "PUT", "DELETE"),
     ("/v1/schedules/{schedule}", "GET", "PUT", "DELETE"),
     ("/v1/schedules/{schedule}/fire", "POST"),
@@ -140,8 +131,6 @@ _LATER: Final = (
     ("/v1/webhooks/{webhook}/deliveries", "GET"),
     ("/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", "POST"),
     ("/metrics", "GET"),
-    ("/openapi.json", "GET"),
-    ("/asyncapi.json", "GET"),
 )
 """Addresses that the contract names and a later release serves."""
 

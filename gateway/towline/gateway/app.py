@@ -19,7 +19,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from towline.gateway import about, artifacts, commanding, pages, runs, sharing, uploads
+from towline.gateway import about, artifacts, claiming, commanding, leases, pages, runs, sharing, uploads, writing
+from towline.gateway.describing import serving
 from towline.gateway.http import EXPOSED, MIDDLEWARE, on_error
 from towline.gateway.hub import Hub
 from towline.gateway.services import Services
@@ -35,7 +36,7 @@ _log: Final = logging.getLogger("towline.gateway")
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _HEADERS: Final = (
     *("Authorization", "Content-Digest", "Content-Type", "Idempotency-Key", "If-None-Match"),
-    *("Last-Event-ID", "Range", "Traceparent"),
+    *("Last-Event-ID", "Range", "Towline-Lease", "Traceparent"),
 )
 
 
@@ -103,9 +104,13 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         *pages.ROUTES,
         *commanding.ROUTES,
         *artifacts.ROUTES,
+        *claiming.ROUTES,
+        *leases.ROUTES,
+        *writing.ROUTES,
         *uploads.ROUTES,
         *sharing.ROUTES,
         WebSocketRoute("/v1/socket", sockets.serve),
+        *serving.ROUTES,
         *about.ROUTES,
     ]
     cors = Middleware(

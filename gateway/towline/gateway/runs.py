@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 from msgspec import Struct
 from starlette.responses import Response
 
-from towline.gateway import access
+from towline.gateway import access, claiming
 from towline.gateway.http import Call, json_answer, route
 from towline.protocol import source_paths
 from towline.protocol.commands import Cancel
@@ -27,7 +27,7 @@ from towline.protocol.run_state import Run
 from towline.protocol.store.acceptance import cancel_run
 from towline.protocol.store.api import Loaded, NoRun, RunGone
 from towline.protocol.store.keys import listed_for, listed_for_group
-from towline.protocol.store.starting import StartRun, start_run
+from towline.protocol.store.starting import CHANNEL_VERSION, StartRun, start_run
 from towline.protocol.values import Status, WaitKind
 
 _PASSES: Final = 4
@@ -59,6 +59,7 @@ async def create(call: Call) -> Response:
         announced=await services.announced(fresh=True),
         idempotency_key=key,
         traceparent=traceparent if _TRACEPARENT.match(traceparent) else None,
+        without_queue=body.queue is None and "worker" in call.credential.roles,
     )
     caller, _ = await services.reach(call.credential, started.run, verb=None)
     headers = {"Location": f"/v1/runs/{started.run}"}
@@ -67,6 +68,10 @@ async def create(call: Call) -> Response:
     if started.replayed:
         headers["Idempotency-Replayed"] = "true"
     status = 200 if started.existing or started.replayed else 201
+    if body.queue is None and "worker" in call.credential.roles:
+        taken = None if status == 200 else await claiming.take_started(call, started.run, CHANNEL_VERSION)
+        answer = taken or {"run": await services.run_as(caller, started.run), "lease": None}
+        return json_answer(answer, status, headers)
     return json_answer(await services.run_as(caller, started.run), status, headers)
 
 

@@ -1,0 +1,41 @@
+"""`/openapi.json` and `/asyncapi.json`: no credential is needed to read how one would call."""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from towline.gateway.describing.asyncapi import asyncapi
+from towline.gateway.describing.openapi import openapi
+from towline.gateway.http import public
+
+
+@cache
+def _document(make: Callable[[], dict[str, Any]]) -> tuple[bytes, str]:
+    body = msgspec.json.encode(make())
+    return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def _answer(request: Request, make: Callable[[], dict[str, Any]]) -> Response:
+    body, tag = _document(make)
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, 200, headers, "application/json")
+
+
+async def calls(request: Request) -> Response:
+    """`GET /openapi.json`."""
+    return _answer(request, openapi)
+
+
+async def frames(request: Request) -> Response:
+    """`GET /asyncapi.json`."""
+    return _answer(request, asyncapi)
+
+
+ROUTES: Final = (public("/openapi.json", calls), public("/asyncapi.json", frames))

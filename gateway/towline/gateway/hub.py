@@ -13,13 +13,14 @@ one waits for nothing.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol
 
 from towline.gateway.prepared import Batch, batches
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
+from towline.protocol.deltas import Piece
 from towline.protocol.store.api import StoreError
 from towline.protocol.store.redis import RedisStore
 
@@ -42,6 +43,18 @@ class Follower(Protocol):
         ...
 
 
+class TextFollower(Protocol):
+    """What the hub calls for the unfinished text of one run."""
+
+    def receive_pieces(self, pieces: Sequence[Piece]) -> None:
+        """These were just published."""
+        ...
+
+    def receive_loss(self) -> None:
+        """Some may have been lost."""
+        ...
+
+
 class Hub:
     """Runs while `run` runs. `follow` and `unfollow` may be called at any time."""
 
@@ -50,6 +63,7 @@ class Hub:
         self._sweep_s = sweep_s
         self._reader = store.notices()
         self._followers: dict[str, set[Follower]] = {}
+        self._text_followers: dict[str, set[TextFollower]] = {}
         self._heads: dict[str, Cursor] = {}
         self._fresh: set[str] = set()
         self._gathered: dict[str, list[Entry]] = {}
@@ -85,6 +99,18 @@ class Hub:
             self._heads.pop(run, None)
             await self._reader.unfollow(run)
 
+    @contextmanager
+    def following_text(self, run: str, follower: TextFollower) -> Iterator[None]:
+        """While inside, `follower` hears the unfinished text of `run`, as long as somebody follows the run."""
+        self._text_followers.setdefault(run, set()).add(follower)
+        try:
+            yield
+        finally:
+            followers = self._text_followers[run]
+            followers.discard(follower)
+            if not followers:
+                del self._text_followers[run]
+
     @asynccontextmanager
     async def watching(self, run: str) -> AsyncIterator["Watcher"]:
         """A follower for who waits: read, then `wait` until something may have changed, then read again."""
@@ -110,6 +136,11 @@ class Hub:
             if notice is None:
                 self._was_torn = True
                 self._wake.set()
+                for follower in [one for followers in self._text_followers.values() for one in followers]:
+                    follower.receive_loss()
+            elif notice.pieces:
+                for follower in tuple(self._text_followers.get(notice.run, ())):
+                    follower.receive_pieces(notice.pieces)
             elif notice.entries and notice.run in self._followers:
                 if not self._gathered:
                     loop.call_soon(self._hand_on)  # runs once the reader has to wait

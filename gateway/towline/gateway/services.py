@@ -48,6 +48,8 @@ class Services:
         self.draining = asyncio.Event()
         self.queue_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By queue: who waits for work here takes turns at reading the store's hints."""
+        self.sheds_text: Callable[[], bool] = lambda: False
+        """Whether unfinished text is given up now, because something has to be."""
         self._leavers: set[Callable[[], None]] = set()
         self._announced: Sequence[Announced] = ()
         self._announced_at_s = float("-inf")

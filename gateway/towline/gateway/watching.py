@@ -9,11 +9,13 @@ framed once for all of its class, are written at once and no task wakes. Leaves 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Final, Protocol, TypeVar, assert_never
 
 from towline.gateway.guard import UNJUDGED
 from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
+from towline.gateway.texts import TextStream
 from towline.protocol import frames as f
 from towline.protocol import subscription as s
 from towline.protocol.cursor import Cursor
@@ -72,6 +74,9 @@ class Watching:
         self._one_event_a_frame = one_event_a_frame
         self._machine = s.Subscription(frame.after, limit=frame.limit)
         self._wake = asyncio.Event()
+        self._texts: TextStream | None = None
+        if "delta" in frame.include and credential.deltas:
+            self._texts = TextStream(services.store, frame.run, self._wake.set, lambda: services.sheds_text())
         self._loaded: Loaded | None = None
         self._caller: Caller | None = None
         self._reader: Role = "share"
@@ -123,6 +128,8 @@ class Watching:
     def _become(self, caller: Caller, version: str) -> None:
         self._caller = caller
         self._reader = reader_class(caller.role)
+        if self._texts is not None:
+            self._texts.admit(caller)
         self.access_version = version
 
     def _end(self, code: f.UnsubscribedCode) -> None:
@@ -136,6 +143,8 @@ class Watching:
         machine = self._machine
         if self._is_idle and machine.is_next(batch.first_seq) and self._peer.write(batch.wire(self._reader)):
             machine.sent_now(batch.last, batch.ending)
+            if self._texts is not None:
+                self._texts.receive_sent(batch.entries)
             self.is_quiet = False
             if batch.ending is None:
                 return
@@ -164,19 +173,42 @@ class Watching:
             await self._peer.send(f.Unsubscribed(self.run, self._ended_by))
 
     async def _watch(self) -> None:
-        await self._services.hub.follow(self.run, self)
+        hub = self._services.hub
+        await hub.follow(self.run, self)
         try:
-            while not self._is_over:
-                self._wake.clear()
-                while (action := await self._next_action()) is not None:
-                    await self._do(action)
-                if not self._is_over:
-                    self._is_idle = True
-                    await self._wake.wait()
-                    self._is_idle = False
+            with nullcontext() if self._texts is None else hub.following_text(self.run, self._texts):
+                while not self._is_over:
+                    self._wake.clear()
+                    while (action := await self._next_action()) is not None:
+                        await self._do(action)
+                    if not self._is_over:
+                        await self._rest()
         finally:
             self._is_idle = False
-            await self._services.hub.unfollow(self.run, self)
+            await hub.unfollow(self.run, self)
+
+    async def _send_text(self) -> bool:
+        """Sends some unfinished text, if there is any; whether it did."""
+        if self._texts is None or not self._machine.is_live:
+            return False
+        if (frame := await self._texts.next_frame()) is None:
+            return False
+        if not self._was_ended():
+            await self._peer.send(frame)
+        return True
+
+    async def _rest(self) -> None:
+        """Sends some unfinished text, or waits for news; meanwhile what comes next may be written past this task."""
+        if await self._send_text():
+            return
+        self._is_idle = True
+        try:
+            async with asyncio.timeout(None if self._texts is None else self._texts.wait_s()):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._is_idle = False
 
     async def _next_action(self) -> s.Action | None:
         """What to do next, once the peer does not lag; before long a peer that does holds nothing but its position."""
@@ -231,6 +263,8 @@ class Watching:
                 for entries in [[e] for e in action.entries] if self._one_event_a_frame else [action.entries]:
                     if self._was_ended():
                         return
+                    if self._texts is not None:
+                        self._texts.receive_sent(entries)
                     raw = [project_entry(entry, self._reader) for entry in entries]
                     await self._peer.send(f.events(self.run, raw, entries[-1].cursor, replay=action.replay))
             case s.SendLive():

@@ -18,6 +18,7 @@ from towline.gateway.leases import Held, fenced, held, run_closed
 from towline.gateway.sending import safe_media_type
 from towline.protocol import deltas
 from towline.protocol import event_data as d
+from towline.protocol.appending import Append
 from towline.protocol.codec import NewEntry, TooLarge
 from towline.protocol.cursor import BadCursor, Cursor
 from towline.protocol.cursor import parse as parse_cursor
@@ -26,7 +27,7 @@ from towline.protocol.events import Actor, Audience
 from towline.protocol.ids import is_command_id
 from towline.protocol.limits import ARTIFACT_BYTES, CHANGED_ATTEMPTS, PAYLOAD_BYTES
 from towline.protocol.store import api
-from towline.protocol.store.channel import Append, Prepared, prepare
+from towline.protocol.store.channel import Prepared, prepare
 from towline.protocol.store.payloads import PayloadTooLarge
 from towline.protocol.store.spilling import spill
 from towline.protocol.validation import to_type

@@ -10,9 +10,9 @@ from typing import Any, Final, get_args
 from msgspec import Struct
 
 from towline.gateway import answers, claiming, commanding, leases, runs, sharing, writing
+from towline.protocol.appending import Append
 from towline.protocol.commands import Receipt
 from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, PAGE_EVENTS, STORE_PAGE_EVENTS, WAIT_MAX_MS
-from towline.protocol.store.channel import Append
 from towline.protocol.store.starting import StartRun
 from towline.protocol.values import Status, WaitKind
 

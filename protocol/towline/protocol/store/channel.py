@@ -1,89 +1,41 @@
 """The channel alone: what a worker without our engine asks to have written becomes one commit of its lease.
 
-Promises that such a worker cannot forge what is others' to say (inputs, decisions, access), that what belongs to an
-event travels in its commit (the state of an approval, a timer, the outcome of a command), and that a run it ends
-ends as any other: what is open is rejected or withdrawn, what had begun is listed, and whether its claims are proven
-is found here. Leaves the wire to the gateway, atomicity to the scripts. Read `openends` first.
+Promises that what belongs to an event travels in its commit (the state of an approval, a timer, the outcome of a
+command), and that a run it ends ends as any other: what is open is rejected or withdrawn, what had begun is listed,
+and whether its claims are proven is found here. Leaves to `appending` what such a worker may ask, atomicity to the
+scripts. Read `openends` first.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Struct
 from msgspec.structs import replace
 
 from towline.protocol import event_data as d
 from towline.protocol import inbox, requests, times
+from towline.protocol.appending import Append, CommandResult, EventToAppend, Release, check_order, entry_of, typed
 from towline.protocol.approvals import digest_of, is_decider_entry
 from towline.protocol.codec import NewEntry
 from towline.protocol.commands import COMMANDS
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.errors import problem
-from towline.protocol.events import EVENTS, TERMINAL, Actor, Audience, Event
+from towline.protocol.events import TERMINAL, Actor, Event
 from towline.protocol.evidence import Observed
 from towline.protocol.ids import is_command_id
-from towline.protocol.limits import MAX_SEQ, SCRIPT_ENTRIES, STORE_PAGE_EVENTS
+from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.store import api
 from towline.protocol.store.acceptance import Outcome
 from towline.protocol.store.openends import SYSTEM, OpenCommand, OpenEnds
 from towline.protocol.store.redis import RedisStore
-from towline.protocol.validation import to_type
 from towline.protocol.values import WaitRef
-
-WRITABLE: Final = frozenset(
-    {"run.started", "run.taken_over", "run.waiting", "run.resumed", "run.blocked", *TERMINAL}
-    | {"plan.proposed", "plan.revised", "plan.step", "tool.started", "tool.retrying", "tool.finished", "tool.failed"}
-    | {"message.completed", "progress.noted", "checkpoint.saved", "approval.requested", "approval.lapsed"}
-    | {"blocker.raised", "blocker.cleared", "timer.started", "marker.recorded"}
-)
-"""What such a worker may append. Inputs are others' to write; outcomes and artifacts come on their own ways."""
 
 OPEN_APPROVALS: Final = 50
 """How many approvals may be open at once: a run that ends withdraws all of them in one step."""
 
 _RESULTS: Final = frozenset({"tool.finished", "tool.failed", "message.completed", "checkpoint.saved"})
-_BY_WORKER: Final = frozenset({"run.started", "run.taken_over", "run.resumed"})
 _SNAPSHOT_EVERY: Final = 64
-
-
-class EventToAppend(Struct, frozen=True):
-    """One event. `private`: what only history shows. `cause`: seq of the event that led to it."""
-
-    type: str
-    data: Any = None
-    private: Any | UnsetType = UNSET
-    audience: Audience | None = None
-    cause: Annotated[int, Meta(ge=1, le=MAX_SEQ)] | None = None
-
-
-class CommandResult(Struct, frozen=True):
-    """What became of an accepted command. `seq` tells apart what two people sent under one id."""
-
-    command_id: str
-    status: Literal["applied", "rejected"]
-    effect: str | None = None
-    result: Any = None
-    code: str | None = None
-    text: str | None = None
-    seq: int | None = None
-
-
-class Release(Struct, frozen=True):
-    """The lease is given back: until a time, or for what is in `on` (waits, or ids of open approvals), or at once."""
-
-    until: str | None = None
-    on: Annotated[list[WaitRef | str], Meta(max_length=100)] | None = None
-
-
-class Append(Struct, frozen=True):
-    """The body of `POST …/events`. `commit` counts per lease; `seen` is the cursor up to which inputs were read."""
-
-    commit: Annotated[int, Meta(ge=1, le=MAX_SEQ)]
-    seen: str
-    events: Annotated[list[EventToAppend], Meta(max_length=SCRIPT_ENTRIES)] = []
-    outcomes: Annotated[list[CommandResult], Meta(max_length=SCRIPT_ENTRIES)] = []
-    release: Release | None = None
 
 
 Ending = Literal["close", "waiting", "blocked", "paused", "hand_over"]
@@ -146,8 +98,8 @@ async def prepare(
     facts, head_seq = loaded.facts, loaded.run.last_seq
     if facts.paused and any(event.type == "tool.started" for event in asked.events):
         raise problem("held", "The run pauses: start nothing, and give the lease back with `release`.")
-    events = [_typed(event, position, head_seq) for position, event in enumerate(asked.events)]
-    _check_order(events, asked)
+    events = [typed(event, position, head_seq) for position, event in enumerate(asked.events)]
+    check_order(events, asked)
     commit = api.Commit(run=facts.run, queue=facts.queue, fence=fence, number=number, seen=seen, now_ms=store.now_ms())
     needs_book = asked.outcomes or asked.release or any(e.type in TERMINAL or _opens(e) for e in events)
     book = await _read_book(store, facts.run) if needs_book else _Book()
@@ -160,7 +112,7 @@ async def prepare(
         if event.type in TERMINAL:
             break  # comes last, behind all that it ends
         where = f"events[{position}]"
-        entry = _entry(event, actors)
+        entry = entry_of(event, actors)
         if entry.type == "approval.requested":
             entry = replace(entry, data=_asked(event.data, book, where))
             side.update(requests.side_fields(requests.opened(entry.data)))
@@ -184,7 +136,7 @@ async def prepare(
     ending: Ending | None = None
     if events and events[-1].type in TERMINAL:
         ending = "close"
-        commit = await _closing(store, commit, book, side, entries, _entry(_ended(events[-1], book), actors))
+        commit = await _closing(store, commit, book, side, entries, entry_of(_ended(events[-1], book), actors))
     elif asked.release is not None:
         is_pausing = facts.paused == "asked"
         more, timers, ending = _letting_go(asked.release, entries, book, fence, number, is_pausing=is_pausing)
@@ -196,63 +148,6 @@ async def prepare(
 
 def _opens(event: EventToAppend) -> bool:
     return event.type == "approval.requested"
-
-
-def _typed(event: EventToAppend, position: int, head_seq: int) -> EventToAppend:
-    """`event` if a worker may append such a one."""
-    if event.type not in WRITABLE:
-        raise problem(
-            "bad_request",
-            f"A worker does not append {event.type!r}.",
-            field=f"events[{position}].type",
-            known=sorted(WRITABLE),
-        )
-    if not isinstance(event.data, dict):
-        raise problem("bad_request", "The data of an event is an object.", field=f"events[{position}].data")
-    if event.cause is not None and event.cause > head_seq:
-        raise problem("bad_request", "No event has this seq.", field=f"events[{position}].cause")
-    defaults = _DEFAULTS.get(event.type, {})
-    typed = to_type(
-        {**defaults, **event.data}, EVENTS[event.type].data, what=event.type, prefix=f"events[{position}].data."
-    )
-    return msgspec.structs.replace(event, data=typed)
-
-
-_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "run.completed": {"claims": [], "verified": None},
-    "run.failed": {"checkpoint": None, "abandoned": []},
-    "run.cancelled": {"by": "system", "forced": False, "abandoned": []},
-    "approval.requested": {
-        "digest": "",
-        "questions": [],
-        "deciders": ["role:owner"],
-        "exclude": [],
-        "quorum": 1,
-    },
-    "checkpoint.saved": {"evidence": [], "automatic": False},
-    "tool.started": {"attempt": 1},
-    "tool.finished": {"attempt": 1},
-    "tool.failed": {"attempt": 1},
-    "message.completed": {"attempt": 1, "role": "assistant", "kind": "text", "partial": False},
-}
-"""What is put in for a worker that leaves it out; what only we can know is put right where it is written."""
-
-
-def _check_order(events: Sequence[EventToAppend], asked: Append) -> None:
-    for position, event in enumerate(events):
-        field = f"events[{position}].type"
-        if event.type in TERMINAL and (position < len(events) - 1 or asked.release is not None):
-            raise problem(
-                "bad_request", "The event that ends a run is the last, and gives the lease back.", field=field
-            )
-        if event.type in ("run.waiting", "run.blocked") and (position < len(events) - 1 or asked.release is None):
-            raise problem("bad_request", f"{event.type} is the last event before a `release`.", field=field)
-
-
-def _entry(event: EventToAppend, actors: tuple[Actor, Actor]) -> NewEntry:
-    private = None if event.private is UNSET else msgspec.json.encode(event.private)
-    actor = actors[event.type in _BY_WORKER]
-    return NewEntry(event.type, actor, event.data, audience=event.audience, cause=event.cause, private=private)
 
 
 def _asked(data: d.ApprovalRequested, book: _Book, where: str) -> d.ApprovalRequested:

@@ -38,10 +38,11 @@ def check_run(run: dict[str, Any]) -> None:
 
 async def test_a_run_watched_left_and_found_again(gateway: RunningGateway) -> None:
     await gateway.announce()
+    upload = (await gateway.http.post("/v1/uploads", content=b"bytes")).json()["ref"]
     answer = await gateway.http.post(
         "/v1/runs",
         headers={"Idempotency-Key": "7c1e"},
-        json={"workflow": "toy", "input": {"source": {"upload": "upl_9"}}, "budget": {"usd_micros": 2_000_000}},
+        json={"workflow": "toy", "input": {"source": {"upload": upload}}, "budget": {"usd_micros": 2_000_000}},
     )
     assert answer.status_code == 201
     started = answer.json()

@@ -171,8 +171,8 @@ async def test_a_run_that_no_worker_can_end_is_closed_with_what_there_is_of_its_
     workers: Stage, registry: Registry
 ) -> None:
     async def answer() -> None:
-        activity.delta("half a sen")
-        activity.delta('{"tool"', kind="tool_arguments")
+        activity.delta("half a sentence ")
+        activity.delta('{"tool": ', kind="tool_arguments")
         await asyncio.Event().wait()
 
     talk = registry.activity(answer, effect="read")
@@ -194,7 +194,7 @@ async def test_a_run_that_no_worker_can_end_is_closed_with_what_there_is_of_its_
     assert await force_close(workers.store, run, holder="tests")
     events = await workers.events(run)
     assert [event.type for event in events][-2:] == ["message.completed", "run.cancelled"]
-    assert (events[-2].data["text"], events[-2].data["partial"]) == ("half a sen", True)
+    assert (events[-2].data["text"], events[-2].data["partial"]) == ("half a sentence ", True)
     assert await workers.store.unfinished(run) == []
 
 

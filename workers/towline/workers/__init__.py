@@ -4,6 +4,7 @@ from towline.protocol.values import PlanItem, Proposal, Question
 from towline.workers.activity_api import activity
 from towline.workers.context import Context
 from towline.workers.registry import Activity, RegistrationError, Retry, Workflow, workflow
+from towline.workers.secrets import Secret
 from towline.workers.values import (
     ActivityError,
     Artifact,
@@ -28,6 +29,7 @@ __all__ = [
     "Reference",
     "RegistrationError",
     "Retry",
+    "Secret",
     "Workflow",
     "WorkflowError",
     "activity",

@@ -40,6 +40,7 @@ from towline.workers.parking import nondeterminism
 from towline.workers.registry import Workflow
 from towline.workers.renewal import HeldLease
 from towline.workers.replay import Divergence, Replay
+from towline.workers.scrub import Scrubber
 from towline.workers.sending import request_of
 from towline.workers.settings import WorkerSettings
 from towline.workers.streaming import Publisher
@@ -74,6 +75,7 @@ class HeldRun:
         activity_threads: Executor,
         ends_s: float,
         nudge_timers: Callable[[], None],
+        scrubber: Scrubber,
     ) -> None:
         self.lease = HeldLease(
             claimed.run, claimed.fence, ends_s=ends_s, on_renewal=self._on_renewal, on_lost=self.lost
@@ -83,6 +85,7 @@ class HeldRun:
         self._definition = definition
         self._claimed = claimed
         self._settings = settings
+        self._scrubber = scrubber
         self._queue = queue
         self._code_threads = code_threads
         self._activity_threads = activity_threads
@@ -97,7 +100,7 @@ class HeldRun:
         self._outcomes: list[Outcome] = []
         self._attempts: dict[str, asyncio.Task[None]] = {}
         self._heartbeats: dict[str, Any] = {}
-        self._publisher = Publisher(store, claimed.run, claimed.fence)
+        self._publisher = Publisher(store, claimed.run, claimed.fence, scrubber=scrubber)
         self._thinking: asyncio.Future[Any] | None = None
         self._is_discarding = False
 
@@ -250,7 +253,7 @@ class HeldRun:
     async def _write(self, holding: Holding, commit: Commit) -> None:
         for artifact in commit.artifacts:
             await self._patiently(functools.partial(self._payloads.put, artifact.content))
-        request = await self._request(commit, holding.machine.facts.owner)
+        request = await self._request(self._scrubber.commit(commit), holding.machine.facts.owner)
         send: Callable[[], Awaitable[api.Committed]]
         match commit.ending:
             case None:
@@ -327,7 +330,7 @@ class HeldRun:
             self._heartbeats[attempt.step] = context.last_heartbeat
             await self._publisher.settle()
             if not self._is_discarding:
-                self._outcomes.append(outcome)
+                self._outcomes.append(self._scrubber.outcome(outcome))
         finally:
             self._attempts.pop(attempt.step, None)
             self._wake.set()

@@ -3,7 +3,8 @@
 Promises that no code point is cut, that the offsets of a message's pieces are contiguous within an attempt, that a
 new attempt begins anew, and that every text ends in exactly one `message.completed`: whole when its attempt returns,
 partial when its step fails or the run ends before. Safe to use from any thread. A piece of a surrogate pair waits
-for the other. Leaves publishing to `streaming` and writing the events to `holding`.
+for the other, and what may be the beginning of a secret waits for what follows. Leaves publishing to `streaming` and
+writing the events to `holding`.
 """
 
 import hashlib
@@ -16,6 +17,8 @@ from towline.protocol import event_data as d
 from towline.protocol.deltas import STORED_BYTES, DeltaKind, Piece, audience_of
 from towline.protocol.ids import derived_run_id
 from towline.protocol.limits import PAYLOAD_BYTES
+from towline.workers.scrub import Scrubber
+from towline.workers.scrub_stream import ScrubStream
 
 MESSAGES_PER_ATTEMPT: Final = 20
 NAME_CHARS: Final = 128
@@ -28,13 +31,14 @@ ROLE: Final = "assistant"
 class _Message:
     """One message of one attempt. `base`: where its text begins, if its beginning is gone."""
 
-    def __init__(self, name: str, step: str, attempt: int, kind: DeltaKind) -> None:
+    def __init__(self, name: str, step: str, attempt: int, kind: DeltaKind, scrubber: Scrubber) -> None:
         self.name, self.step, self.attempt, self.kind = name, step, attempt, kind
         self.base = self.published = 0
         self.text = ""
         self.fresh: list[str] = []
         self.size_bytes = 0
         self.half = ""
+        self.clean = ScrubStream(scrubber)
         self.is_kept = True
 
     @property
@@ -67,11 +71,14 @@ class _Message:
 class Messages:
     """The unfinished messages of one held run. `on_text` is called when there is something to publish."""
 
-    def __init__(self, run: str, on_text: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, run: str, on_text: Callable[[], None] = lambda: None, *, scrubber: Scrubber | None = None
+    ) -> None:
         self.fresh_since_s: float | None = None
         """When the oldest text came that was not taken for publishing; monotonic."""
         self.fresh_bytes = 0
         self._run = run
+        self._scrubber = scrubber or Scrubber()
         self._on_text = on_text
         self._lock = threading.Lock()
         self._open: dict[str, _Message] = {}
@@ -96,6 +103,7 @@ class Messages:
                 return
             known = self._message(name, step, attempt, kind)
             text, known.half = _whole(known.half + text)
+            text = known.clean.feed(text)
             size_bytes = len(text.encode())
             if known.size_bytes + size_bytes > PAYLOAD_BYTES:
                 raise ValueError(f"message {name!r} has more than {PAYLOAD_BYTES} bytes; keep it as an artifact")
@@ -111,7 +119,7 @@ class Messages:
             own = [m for m in self._open.values() if m.step == step and m.attempt == attempt]
             if len(own) >= MESSAGES_PER_ATTEMPT:
                 raise ValueError(f"one attempt has at most {MESSAGES_PER_ATTEMPT} messages")
-            known = self._open[name] = _Message(name, step, attempt, kind)
+            known = self._open[name] = _Message(name, step, attempt, kind, self._scrubber)
         if known.kind != kind:
             raise ValueError(f"the message {name!r} is of kind {known.kind!r}")
         return known
@@ -202,7 +210,9 @@ class Messages:
         """What earlier holders left unfinished."""
         with self._lock:
             for text in texts:
-                known = self._open[text.message] = _Message(text.message, text.step or "", text.attempt, text.kind)
+                known = self._open[text.message] = _Message(
+                    text.message, text.step or "", text.attempt, text.kind, self._scrubber
+                )
                 known.base, known.text, known.published = text.offset, text.text, text.end
                 known.size_bytes = len(text.text.encode())
 
@@ -210,10 +220,10 @@ class Messages:
         return [known for known in self._open.values() if known.step == step]
 
     def _settle(self, known: _Message) -> None:
-        """Half a surrogate pair whose other half never came."""
-        if known.half:
-            known.half = ""
-            self._add(known, "\ufffd", 3)
+        """What waited for more: half a surrogate pair, and the end that was not known to be clean."""
+        rest = known.clean.feed("\ufffd" if known.half else "") + known.clean.flush()
+        known.half = ""
+        self._add(known, rest, len(rest.encode()))
 
     def _complete(self, messages: Collection[_Message], *, whole_attempt: int | None) -> tuple[d.MessageCompleted, ...]:
         found = []

@@ -15,6 +15,7 @@ from msgspec import Struct
 from towline.protocol.ids import random_id
 from towline.protocol.limits import LEASE_MS, RENEW_MS
 from towline.protocol.store.payloads import URL_VARIABLE, open_payloads
+from towline.workers.scrub import Scrubber
 
 PREFIX: Final = "TOWLINE_WORKER_"
 
@@ -35,7 +36,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     at once. `lease_ms`, `renew_ms`: how long a lease lasts and how often it is renewed. `max_loop_stall_s`: how long
     its event loop may stand still before its leases are no longer renewed. `drain_s`: how long running activities
     may go on after SIGTERM before they are cancelled and their runs handed over. `linger_ms`: waits shorter than this
-    are waited out with the lease held. `development`: work on a store that may lose acknowledged events.
+    are waited out with the lease held. `development`: work on a store that may lose acknowledged events. `scrub`: a
+    regular expression of what must not be in any log, beside what `scrub` knows.
     """
 
     store_url: str
@@ -48,6 +50,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     drain_s: float = 5.0
     linger_ms: int = 2_000
     development: bool = False
+    scrub: str = ""
 
 
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -58,6 +61,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "DRAIN_S": ("drain_s", float),
     "LINGER_MS": ("linger_ms", int),
     "DEVELOPMENT": ("development", lambda text: bool(int(text))),
+    "SCRUB": ("scrub", str),
 }
 
 
@@ -85,6 +89,8 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
             values[field] = read(text)
         except ValueError:
             raise WorkerSettingsError(f"{variable}={text!r} is not a number") from None
+        if field == "scrub":
+            continue
         if values[field] < 0 or (values[field] == 0 and field not in ("drain_s", "linger_ms", "development")):
             raise WorkerSettingsError(f"{variable}={text!r} is too small")
     values.update({name: value for name, value in given.items() if value is not None})
@@ -99,4 +105,8 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
             raise WorkerSettingsError(f"{URL_VARIABLE}={where!r} cannot be used: {error}") from None
     if values.get("renew_ms", RENEW_MS) * 2 > values.get("lease_ms", LEASE_MS):
         raise WorkerSettingsError("a lease must last at least twice as long as the time between two renewals")
+    try:
+        Scrubber(pattern=values.get("scrub", ""))
+    except ValueError as error:
+        raise WorkerSettingsError(f"{PREFIX}SCRUB: {error}") from None
     return WorkerSettings(**values)

@@ -16,6 +16,7 @@ from towline.protocol.deltas import STORED_EVERY_MS, Piece
 from towline.protocol.store import api
 from towline.protocol.store.interface import Store
 from towline.workers.messages import COALESCED_BYTES, Messages
+from towline.workers.scrub import Scrubber
 
 _log: Final = logging.getLogger("towline.worker")
 
@@ -31,9 +32,15 @@ class Publisher:
     """The publisher of one held run. Runs from the first text on, until `aclose`."""
 
     def __init__(
-        self, store: Store, run: str, fence: api.Fence, *, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        run: str,
+        fence: api.Fence,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        scrubber: Scrubber | None = None,
     ) -> None:
-        self.messages = Messages(run, self._tell)
+        self.messages = Messages(run, self._tell, scrubber=scrubber)
         self._store = store
         self._run = run
         self._fence = fence

@@ -28,6 +28,7 @@ from towline.workers.claims import Claim, Claims
 from towline.workers.held_run import HeldRun
 from towline.workers.registry import Registry, Workflow, registry, schema_of
 from towline.workers.renewal import Renewal, Renewer
+from towline.workers.scrub import for_worker
 from towline.workers.settings import WorkerSettings
 
 _log: Final = logging.getLogger("towline.worker")
@@ -55,6 +56,7 @@ class Worker:
         self._store = store
         self._definitions = definitions
         self._payloads = open_payloads(settings.payloads)
+        self._scrubber = for_worker(settings.scrub, settings.payloads)
         self._claims = Claims(store, definitions, settings)
         self._renewal = Renewal(
             connect_renewal or (lambda: RedisStore.connect(settings.store_url)),
@@ -174,6 +176,7 @@ class Worker:
             activity_threads=self._activity_threads,
             ends_s=claim.ends_s,
             nudge_timers=self._nudge.set,
+            scrubber=self._scrubber,
         )
         run = held.run_id
         self.held[run] = held

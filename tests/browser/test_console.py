@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_the_token_leaves_the_address_and_stays_in_this_tab(signed_in: Page, dev
     assert signed_in.evaluate("() => localStorage.length + document.cookie.length") == 0
     signed_in.reload()
     signed_in.get_by_text("Connected").wait_for()
+
+
+def test_an_archive_is_sent_and_reviewed(signed_in: Page, dev: Dev, folder: Path, tmp_path: Path) -> None:
+    page = signed_in
+    page.get_by_role("button", name="Start review").click()
+    expect(page.get_by_role("alert")).to_have_text("Name a folder, or choose an archive.")
+    page.get_by_label("or an archive").set_input_files(shutil.make_archive(str(tmp_path / "shop"), "zip", folder))
+    page.get_by_role("button", name="Start review").click()
+    wait_for_ask(page)
+    expect(page.locator("#headline")).to_have_text("Review of shop.zip")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    end(dev, page)
 
 
 def test_a_review_from_start_to_evidence(signed_in: Page, dev: Dev, folder: Path) -> None:

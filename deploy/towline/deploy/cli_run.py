@@ -83,6 +83,9 @@ def start(
     workflow: Annotated[str, typer.Argument(help="The workflow's name, such as review.")],
     input_: Annotated[str | None, typer.Option("--input", metavar="JSON", help="Its input, or @FILE.")] = None,
     path: Annotated[Path | None, typer.Option(metavar="DIR", help="Short for a folder as input.source.path.")] = None,
+    upload: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Send a zip or tar.gz, and name it as input.source.upload.")
+    ] = None,
     run_id: Annotated[
         str | None, typer.Option("--id", help="An address of your own; the same again is the run.")
     ] = None,
@@ -97,9 +100,11 @@ def start(
 ) -> int:
     """Start a run and print its address."""
     value: Any = {} if input_ is None else _object(input_, "'--input'")
+    if (path is not None or upload is not None) and not isinstance(value, dict):
+        raise typer.BadParameter("must be an object when --path or --upload is given", param_hint="'--input'")
+    if path is not None and upload is not None:
+        raise typer.BadParameter("give a folder or a file, not both", param_hint="'--upload'")
     if path is not None:
-        if not isinstance(value, dict):
-            raise typer.BadParameter("must be an object when --path is given", param_hint="'--input'")
         value["source"] = {"path": os.path.abspath(path)}
     labels = dict[str, str]()
     for each in label or ():
@@ -109,6 +114,12 @@ def start(
         labels[name] = text
 
     async def work(client: Client) -> int:
+        if upload is not None:
+            try:
+                sent = await client.upload(upload)
+            except OSError as error:
+                raise Refusal(f"{upload} cannot be read: {error.strerror}", USAGE) from None
+            value["source"] = {"upload": sent["ref"]}
         run = await client.start(workflow, value, key=key, id=run_id, headline=headline, labels=labels or None)
         if as_json and not follow:
             _print_json(run.fields)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -58,6 +59,23 @@ def said(done: Done) -> str:
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def test_an_archive_is_sent_and_reviewed(dev: Dev, source: Path, tmp_path: Path) -> None:
+    packed = shutil.make_archive(str(tmp_path / "shop"), "gztar", source)
+    made: str = lines(run(dev, "start", "review", "--upload", packed, "--json"))[0]["id"]
+    wait_until_sync(lambda: waiting(dev, made), "the review to ask for approval", timeout_s=60)
+    assert "the upload" in waiting(dev, made)[0]["title"]
+    assert run(dev, "approve", made, "--yes", "--json").returncode == 0
+    assert run(dev, "tail", made).returncode == 0
+
+    (tmp_path / "page.html").write_text("<html>")
+    done = run(dev, "start", "review", "--upload", tmp_path / "page.html", "--tail")
+    assert done.returncode == 1
+    assert "neither a zip nor a tar.gz" in done.stdout + done.stderr
+    assert run(dev, "start", "review", "--upload", tmp_path / "nothing").returncode == 2
+    assert run(dev, "start", "review", "--upload", packed, "--path", source).returncode == 2
+    assert run(dev, "start", "review", "--upload", packed, "--input", "[]").returncode == 2
 
 
 def test_from_start_to_evidence_with_json(dev: Dev, source: Path, tmp_path: Path) -> None:

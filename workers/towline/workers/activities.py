@@ -16,6 +16,7 @@ import inspect
 import logging
 import time
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,7 @@ from towline.workers.entries import check_data
 from towline.workers.machine import MESSAGE_CHARS
 from towline.workers.messages import Messages
 from towline.workers.registry import encode_value
+from towline.workers.uploads import FetchUpload
 from towline.workers.values import Artifact
 
 _log: Final = logging.getLogger("towline.worker")
@@ -47,6 +49,7 @@ class AttemptContext:
         run: str,
         fencing_token: str,
         last_heartbeat: Any = None,
+        fetch_upload: FetchUpload | None = None,
         messages: Messages | None = None,
     ) -> None:
         self.attempt = attempt.number
@@ -61,6 +64,7 @@ class AttemptContext:
         self.messages.begin(attempt.step, attempt.number)
         self._step = attempt.step
         self._run = run
+        self._fetch_upload = fetch_upload
 
     def heartbeat(self, details: Any = None) -> None:
         self.heartbeat_s = time.monotonic()
@@ -73,6 +77,11 @@ class AttemptContext:
 
     def delta(self, text: str, message: str | None = None, kind: DeltaKind = "text") -> None:
         self.messages.append(self._step, self.attempt, text, message, kind)
+
+    def fetch_upload(self, ref: str, path: Path) -> int:
+        if self._fetch_upload is None:
+            raise LookupError("the run was given no uploads")
+        return self._fetch_upload(ref, path)
 
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact:
         content = data.encode() if isinstance(data, str) else bytes(data)

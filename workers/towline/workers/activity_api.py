@@ -11,6 +11,7 @@ of an activity they raise `RuntimeError`. Leaves running attempts to `activities
 import contextvars
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from towline.protocol.deltas import DeltaKind
@@ -39,6 +40,7 @@ class RunningAttempt(Protocol):
     def heartbeat(self, details: Any = None) -> None: ...
     def usage(self, *, usd_micros: int = 0, tokens: int = 0) -> None: ...
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact: ...
+    def fetch_upload(self, ref: str, path: Path) -> int: ...
     def delta(self, text: str, message: str | None = None, kind: DeltaKind = "text") -> None: ...
 
 
@@ -119,6 +121,14 @@ class ActivityApi:
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact:
         """Keep `data` as an artifact. It is announced together with this activity's result, or not at all."""
         return _current().artifact(name, data, media_type)
+
+    def fetch_upload(self, ref: str, path: Path) -> int:
+        """Write the bytes of an upload that the run was given to a new file at `path`; how many bytes.
+
+        It waits, so `async def` code calls it through `asyncio.to_thread`. Raises `LookupError` when the run was
+        given no such upload.
+        """
+        return _current().fetch_upload(ref, path)
 
     def delta(self, text: str, message: str | None = None, kind: DeltaKind = "text") -> None:
         """Show more of a text while it is being made. Returns at once; what is shown may lag and is not recorded.

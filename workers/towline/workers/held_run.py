@@ -44,6 +44,7 @@ from towline.workers.scrub import Scrubber
 from towline.workers.sending import request_of
 from towline.workers.settings import WorkerSettings
 from towline.workers.streaming import Publisher
+from towline.workers.uploads import RunUploads
 
 _log: Final = logging.getLogger("towline.worker")
 P = ParamSpec("P")
@@ -318,6 +319,7 @@ class HeldRun:
             run=self.run_id,
             fencing_token=f"{fence.epoch}-{fence.nonce}",
             last_heartbeat=self._heartbeats.get(attempt.step),
+            fetch_upload=RunUploads(self._store, self._payloads, self.run_id).fetch,
             messages=self._publisher.messages,
         )
         self.lease.step = attempt.start.activity.title

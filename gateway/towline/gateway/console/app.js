@@ -11,10 +11,11 @@ const attempt = (work) => work().catch((error) => notice(error.message));
 const act = (work) => { notice(); attempt(work); }; // what a person asked for: takes the last complaint away
 let me, view, socket, tries = 0, retryMs = 0, heardAt = 0, asked = 0, refreshing, starting = {}, decided = {};
 
-async function api(path, { body, key, raw } = {}) {
+async function api(path, { body, key, raw, file } = {}) {
   const headers = { Authorization: `Bearer ${saved.getItem('token')}`, ...(key && { 'Idempotency-Key': key }) };
-  const json = body && { method: 'POST', body: JSON.stringify(body), headers: { ...headers, 'Content-Type': 'application/json' } };
-  const answer = await fetch(`/v1${path}`, json ?? { headers }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
+  const type = file ? file.type || 'application/octet-stream' : 'application/json';
+  const post = (file || body) && { method: 'POST', body: file ?? JSON.stringify(body), headers: { ...headers, 'Content-Type': type } };
+  const answer = await fetch(`/v1${path}`, post ?? { headers }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
   if (answer.ok) return raw ? answer.blob() : answer.json();
   const problem = await answer.json().catch(() => ({ detail: `The server answered ${answer.status}.` }));
   if (answer.status === 401) signOut(problem.detail);
@@ -171,11 +172,15 @@ async function signIn() {
 $('sign-in').onsubmit = (event) => { event.preventDefault(); saved.setItem('token', $('token').value.trim()); location.reload(); };
 $('start').onsubmit = (event) => {
   event.preventDefault();
-  const path = $('path').value.trim(), headline = `Review of ${path.split('/').filter(Boolean).pop() ?? '/'}`.slice(0, 80);
-  if (starting.path !== path) starting = { path, key: randomId() }; // when its answer was lost, the same start
+  const path = $('path').value.trim(), [file] = $('file').files, chosen = file ? [file.name, file.size, file.lastModified].join() : path;
+  if (!chosen) return notice('Name a folder, or choose an archive.');
+  const headline = `Review of ${file?.name ?? path.split('/').filter(Boolean).pop() ?? '/'}`.slice(0, 80);
+  if (starting.chosen !== chosen) starting = { chosen, key: randomId() }; // when its answer was lost, the same start
   act(async () => {
-    const run = await api('/runs', { key: starting.key, body: { workflow: 'review', input: { source: { path } }, headline } });
+    const source = file ? { upload: (starting.ref ??= (await api('/uploads', { file })).ref) } : { path };
+    const run = await api('/runs', { key: starting.key, body: { workflow: 'review', input: { source }, headline } });
     starting = {};
+    $('file').value = '';
     location.hash = `run=${enc(run.id)}`;
   });
 };

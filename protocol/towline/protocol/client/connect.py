@@ -11,9 +11,12 @@ HTTP. Every call may raise what `failures` lists. Leaves keeping cursors over a 
 """
 
 import asyncio
+import base64
+import hashlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote
@@ -28,7 +31,7 @@ from towline.protocol.client.stream import EventStream
 from towline.protocol.client.views import SeenRun
 from towline.protocol.errors import problem
 from towline.protocol.ids import random_id
-from towline.protocol.limits import LIST_DEFAULT, LIST_MAX
+from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, UPLOAD_BYTES
 from towline.protocol.values import JsonObject
 
 _WAIT_MS: Final = 25_000
@@ -104,6 +107,23 @@ class Client:
         body = {"workflow": workflow, "input": input, **{k: v for k, v in options.items() if v is not None}}
         headers = {} if "id" in body else {"Idempotency-Key": key or random_id("key")}
         return SeenRun.of(await self._http.call("POST", "/v1/runs", body=body, headers=headers))
+
+    async def upload(self, file: Path, media_type: str = "application/octet-stream") -> JsonObject:
+        """Sends a file for a run to come: `{ref, size, sha256, media_type, expires_at}`.
+
+        Name `ref` in the run's input, as `{"upload": ref}`; a run that is not started within a day cannot have it.
+        Raises `OSError` for a file that cannot be read.
+        """
+
+        def digest() -> str:
+            if file.stat().st_size > UPLOAD_BYTES:
+                raise problem("too_large", f"{file.name} is larger than 100 MiB.", limit=UPLOAD_BYTES)
+            with file.open("rb") as opened:
+                return base64.b64encode(hashlib.file_digest(opened, "sha256").digest()).decode()
+
+        headers = {"Content-Type": media_type, "Content-Digest": f"sha-256=:{await asyncio.to_thread(digest)}:"}
+        sent: JsonObject = await self._http.send_file("/v1/uploads", file, headers)
+        return sent
 
     async def get(self, run: str) -> SeenRun:
         """The Run as it is now."""

@@ -8,7 +8,8 @@ writes that carry their own id. Leaves which calls there are to `connect`.
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -23,12 +24,19 @@ from towline.protocol.limits import WAIT_MAX_MS
 
 _TIMEOUT: Final = httpx.Timeout(10.0, read=WAIT_MAX_MS / 1000 + 15.0)
 _TRY_LATER: Final = frozenset({"unavailable", "overloaded", "rate_limited"})
+_CHUNK_BYTES: Final = 256 * 1024
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def is_loopback(url: str) -> bool:
     """Whether `url` is on this machine, where no proxy from the environment has any business."""
     return urlsplit(url).hostname in _LOOPBACK
+
+
+async def _chunks(file: Path) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(file.open, "rb") as opened:
+        while chunk := await asyncio.to_thread(opened.read, _CHUNK_BYTES):
+            yield chunk
 
 
 class HttpFace:
@@ -74,8 +82,9 @@ class HttpFace:
         body: Any = None,
         query: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str] | None = None,
+        file: Path | None = None,
     ) -> bytes:
-        """The bytes of the answer. Raises as `call` does."""
+        """The bytes of the answer. `file` is streamed as the body. Raises as `call` does."""
         content = None if body is None else msgspec.json.encode(body)
         sent = {**(headers or {}), "Authorization": f"Bearer {self.token}"}
         if content is not None:
@@ -85,7 +94,8 @@ class HttpFace:
             failure: Exception
             retry_ms: int | None = None
             try:
-                response = await self._client.request(method, path, content=content, params=query, headers=sent)
+                sending = content if file is None else _chunks(file)
+                response = await self._client.request(method, path, content=sending, params=query, headers=sent)
                 if response.is_success:
                     return response.content
                 refusal = self._refusal(response)
@@ -100,6 +110,11 @@ class HttpFace:
             if time.monotonic() + pause_s >= give_up:
                 raise failure
             await asyncio.sleep(pause_s)
+
+    async def send_file(self, path: str, file: Path, headers: Mapping[str, str]) -> Any:
+        """The decoded answer to a POST of the file's bytes. Raises as `call` does, and `OSError` for the file."""
+        answer = await self.fetch("POST", path, headers=headers, file=file)
+        return msgspec.json.decode(answer)
 
     def _refusal(self, response: httpx.Response) -> ProblemError:
         try:

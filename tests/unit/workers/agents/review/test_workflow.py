@@ -56,6 +56,9 @@ class Attempt:
     def usage(self, *, usd_micros: int = 0, tokens: int = 0) -> None:
         raise NotImplementedError
 
+    def fetch_upload(self, ref: str, path: Path) -> int:
+        raise NotImplementedError
+
     def artifact(self, name: str, data: bytes | str, media_type: str) -> Artifact:
         content = data.encode() if isinstance(data, str) else data
         self.artifacts[name] = content

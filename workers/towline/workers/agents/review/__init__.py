@@ -4,6 +4,7 @@ Read `workflow` first, which says what happens in which order. The other modules
 engine and can be used and tested alone:
 
     models      what the parts hand to each other
+    archives    unpacks an uploaded zip or tar.gz
     inventory   walks the folder and freezes the Python files into a copy
     copies      the run's own folder, where copies are complete or absent
     tools       ruff and byte-compilation on a batch of files

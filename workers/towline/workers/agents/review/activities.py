@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from towline.protocol.source_paths import SourcePathError, allowed_roots, resolve_source
 from towline.workers import Artifact, Retry, activity
-from towline.workers.agents.review import fixes, inventory, tools
+from towline.workers.agents.review import archives, fixes, inventory, tools
 from towline.workers.agents.review.copies import RunFolder
 from towline.workers.agents.review.models import Inventory, Patch, ReviewError, ToolReport
 
@@ -26,6 +26,20 @@ START_TO_CLOSE: Final = timedelta(minutes=10)
 def take_stock(run: str, path: str) -> Inventory:
     """List what the folder holds and freeze its Python files into a copy."""
     return inventory.take_inventory(resolve_source(path, allowed_roots()), RunFolder.of_run(run))
+
+
+@activity(retry=RETRY, effect="read", start_to_close=START_TO_CLOSE)
+def unpack_upload(run: str, upload: str) -> Inventory:
+    """Unpack an uploaded archive and do with it what `take_stock` does with a folder."""
+    folder = RunFolder.of_run(run)
+    with folder.building() as place:
+        archive = place / "archive"
+        try:
+            activity.fetch_upload(upload, archive)
+        except LookupError:
+            raise ReviewError("the run was given no such upload; send the archive again and start anew") from None
+        archives.unpack(archive, place / "unpacked")
+        return inventory.take_inventory(place / "unpacked", folder)
 
 
 @activity(retry=RETRY, effect="read", start_to_close=START_TO_CLOSE)

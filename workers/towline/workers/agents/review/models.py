@@ -6,9 +6,9 @@ beside it was cut.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 Severity = Literal["error", "warning", "note"]
 ToolName = Literal["inventory", "ruff", "compile"]
@@ -34,15 +34,26 @@ LIMITS = Limits()
 
 
 class Source(Struct, frozen=True):
-    """The folder to review: an absolute path below an allowed root."""
+    """What to review, named in exactly one way.
 
-    path: str
+    `path`: a folder on the worker's machine, absolute, below an allowed root. `upload`: an uploaded zip or tar.gz.
+    """
+
+    path: str | UnsetType = UNSET
+    upload: Annotated[str, Meta(pattern="^upl_")] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.path is UNSET) == (self.upload is UNSET):
+            raise ValueError("a source is either a path or an upload")
+
+
+_ONE_WAY: Final = {"oneOf": [{"required": ["path"]}, {"required": ["upload"]}]}
 
 
 class ReviewInput(Struct, frozen=True):
     """What a start of `review` takes."""
 
-    source: Source
+    source: Annotated[Source, Meta(extra_json_schema=_ONE_WAY)]
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):

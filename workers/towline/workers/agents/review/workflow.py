@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from towline.workers import Activity, ActivityError, Artifact, Context, PlanItem, Proposal, Reference, workflow
@@ -27,8 +27,17 @@ from towline.workers.agents.review.activities import (
     propose_fixes,
     take_stock,
     tidy,
+    unpack_upload,
 )
-from towline.workers.agents.review.models import Inventory, Patch, ReviewInput, ToolReport, compare, plural
+from towline.workers.agents.review.models import (
+    Inventory,
+    Patch,
+    ReviewInput,
+    Source,
+    ToolReport,
+    compare,
+    plural,
+)
 from towline.workers.agents.review.report import (
     findings_json,
     headline,
@@ -65,9 +74,10 @@ class ReviewResult(Struct, frozen=True):
 
 @workflow(name="review", version="1", plan_first=True)
 async def review(ctx: Context, request: ReviewInput) -> ReviewResult:
-    """Review the Python files of a local folder."""
+    """Review the Python files of a local folder, or of an uploaded archive."""
     run = ctx.info.run
-    name = PurePosixPath(request.source.path).name[:60] or "/"
+    path = request.source.path
+    name = "the upload" if isinstance(path, UnsetType) else PurePosixPath(path).name[:60] or "/"
     look, check, write, propose, fix, verify = await ctx.plan(
         "Look at the folder",
         "Run ruff and the compiler on every file",
@@ -78,7 +88,7 @@ async def review(ctx: Context, request: ReviewInput) -> ReviewResult:
     )
 
     async with working_on(ctx, look):
-        stock = await ctx.run(take_stock, run, request.source.path)
+        stock = await frozen(ctx, run, request.source)
 
     async with working_on(ctx, check):
         before, seen = await run_tools(ctx, stock.copy, stock.python)
@@ -132,6 +142,14 @@ async def review(ctx: Context, request: ReviewInput) -> ReviewResult:
     await ctx.run(tidy, run, fixed)
     summary = f"{found}. {size_of(proposed.patch)}, applied to a copy; verification {word}."
     return replace(result, summary=summary, applied_to=f"{run}/{fixed}", verified=verdict.passed)
+
+
+async def frozen(ctx: Context, run: str, source: Source) -> Inventory:
+    """What there is to review, in a copy that nobody edits meanwhile."""
+    if isinstance(source.upload, UnsetType):
+        assert not isinstance(source.path, UnsetType)
+        return await ctx.run(take_stock, run, source.path)
+    return await ctx.run(unpack_upload, run, source.upload)
 
 
 async def nothing_applied(ctx: Context, result: ReviewResult, left: Sequence[PlanItem], why: str) -> ReviewResult:

@@ -99,3 +99,10 @@ async def offer_essay(gateway: RunningGateway) -> None:
             "/v1/queues/default/claims", json={"worker": worker.name, "workflows": ["essay"], "wait_ms": 0}
         )
         assert answer.status_code == 204, answer.text
+
+
+async def events_of(gateway: RunningGateway, run: str) -> list[dict[str, Any]]:
+    """The log as ana reads it."""
+    answer = await gateway.http.get(f"/v1/runs/{run}/events")
+    found: list[dict[str, Any]] = answer.json()["events"]
+    return found

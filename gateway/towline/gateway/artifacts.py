@@ -1,6 +1,7 @@
 """Artifacts and payloads over HTTP: what a run made, as a list and as bytes.
 
-Promises that bytes are sent only to who may read the event that announced them, decided anew at each read. Leaves how
+Promises that bytes are sent only to who may read the event that announced them, decided anew at each read:
+by the caller's role, or by the lease that a worker shows. Leaves how
 they are sent to `sending`.
 """
 
@@ -10,6 +11,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from towline.gateway.http import Call, json_answer, route
+from towline.gateway.leases import role_of
 from towline.gateway.sending import send_bytes
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START
@@ -31,12 +33,11 @@ async def index(call: Call) -> Response:
 
 
 async def _listed(call: Call) -> list[dict[str, Any]]:
-    run = call.path("run")
-    caller, _ = await call.services.reach(call.credential, run)
+    run, role = call.path("run"), await role_of(call)
     return [
         _described(entry)
         for entry in await call.services.find_entries(run, frozenset({"artifact.created"}))
-        if may_read(caller.role, entry.meta.audience)
+        if may_read(role, entry.meta.audience)
     ]
 
 
@@ -63,13 +64,13 @@ async def download(call: Call) -> Response:
 async def payload(call: Call) -> Response:
     """`GET /v1/runs/{run}/payloads/{ref}`: what an event of this run, or its input, names."""
     run, ref = call.path("run"), call.path("ref")
-    caller, _ = await call.services.reach(call.credential, run)
+    role = await role_of(call)
     if is_upload_ref(ref):
-        return await _upload(call, run, ref, caller.role)
+        return await _upload(call, run, ref, role)
     sha256 = _HASH.match(ref)
     if not _REF.match(ref):
         raise problem("bad_request", "No payload has such a reference.", field="ref", expected="a ref of an event")
-    if sha256 is None or not await _is_named(call, run, ref, caller.role):
+    if sha256 is None or not await _is_named(call, run, ref, role):
         raise _not_named()
     return await send_bytes(call, sha256[1], "application/json", ref)
 

@@ -20,6 +20,7 @@ from towline.protocol.codec import Entry
 from towline.protocol.cursor import LATEST, START, Cursor
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS, PAGE_BYTES, STORE_PAGE_EVENTS, WAIT_MAX_MS
+from towline.protocol.projection import Role
 from towline.protocol.store import api
 from towline.protocol.store.holders import LeaseFacts
 from towline.protocol.store.payloads import Payloads
@@ -84,6 +85,15 @@ async def held(call: Call, *, ended_too: bool = False) -> Held:
     if not ended_too and facts.is_given_back:
         raise run_closed() if facts.sealed else fenced()
     return Held(run, fence, token.before, max(0, facts.number - token.before))
+
+
+async def role_of(call: Call) -> Role:
+    """The caller's role on the run: that of a lease holder by the lease it shows, else by its credential."""
+    if HEADER in call.request.headers:
+        await held(call)
+        return "worker"
+    caller, _ = await call.services.reach(call.credential, call.path("run"))
+    return caller.role
 
 
 def run_closed() -> ProblemError:

@@ -82,7 +82,7 @@ async def create(call: Call) -> Response:
     ref = random_id("upl")
     try:
         async with asyncio.timeout(_WHOLE_S):
-            stored = await payloads.put_stream(_chunks(call), limit_bytes=UPLOAD_BYTES, sha256=sha256, upload=ref)
+            stored = await payloads.put_stream(chunks(call), limit_bytes=UPLOAD_BYTES, sha256=sha256, upload=ref)
     except PayloadTooLarge:
         raise _too_large() from None
     except BadPayload:
@@ -113,7 +113,8 @@ async def create(call: Call) -> Response:
     )
 
 
-async def _chunks(call: Call) -> AsyncIterator[bytes]:
+async def chunks(call: Call) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises `TimeoutError` when it stands still, `ClientDisconnect` when it breaks off."""
     body = call.request.stream()
     while True:
         try:

@@ -5,7 +5,6 @@ longer the run's, and that bytes are durable before an event names them. Leaves 
 `store.channel`.
 """
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from towline.gateway.http import Call, json_answer, route
 from towline.gateway.leases import Held, fenced, held, run_closed
 from towline.gateway.sending import safe_media_type
+from towline.gateway.uploads import chunks, said_sha256
 from towline.protocol import deltas
 from towline.protocol import event_data as d
 from towline.protocol.appending import Append
@@ -28,7 +28,7 @@ from towline.protocol.ids import is_command_id
 from towline.protocol.limits import ARTIFACT_BYTES, CHANGED_ATTEMPTS, PAYLOAD_BYTES
 from towline.protocol.store import api
 from towline.protocol.store.channel import Prepared, prepare
-from towline.protocol.store.payloads import PayloadTooLarge
+from towline.protocol.store.payloads import BadPayload, PayloadTooLarge, Stored
 from towline.protocol.store.spilling import spill
 from towline.protocol.validation import to_type
 
@@ -220,15 +220,16 @@ async def put_artifact(call: Call) -> Response:
     return json_answer(before)
 
 
-async def _stored(call: Call, limit_bytes: int) -> Any:
-    async def chunks() -> AsyncIterator[bytes]:
-        async for chunk in call.request.stream():
-            yield chunk
-
+async def _stored(call: Call, limit_bytes: int) -> Stored:
+    sha256 = said_sha256(call.request.headers.get("content-digest"))
     try:
-        return await call.services.payloads.put_stream(chunks(), limit_bytes=limit_bytes)
+        return await call.services.payloads.put_stream(chunks(call), limit_bytes=limit_bytes, sha256=sha256)
     except PayloadTooLarge:
         raise problem("too_large", "These are too many bytes.", limit=limit_bytes) from None
+    except BadPayload:
+        raise problem("bad_request", "The bytes have another hash than was said.", field="Content-Digest") from None
+    except TimeoutError:
+        raise problem("bad_request", "The bytes came too slowly.") from None
     except ClientDisconnect:
         raise problem("bad_request", "The body ended too early.") from None
 

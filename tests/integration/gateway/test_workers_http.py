@@ -6,13 +6,17 @@ import httpx
 import pytest
 
 from tests.support.gateway import RunningGateway
-from tests.support.http_worker import DONE, NOTE, PROPOSAL, HttpWorker, data_of, http_worker, offer_essay, start_essay
-
-
-async def events_of(gateway: RunningGateway, run: str) -> list[dict[str, Any]]:
-    answer = await gateway.http.get(f"/v1/runs/{run}/events")
-    found: list[dict[str, Any]] = answer.json()["events"]
-    return found
+from tests.support.http_worker import (
+    DONE,
+    NOTE,
+    PROPOSAL,
+    HttpWorker,
+    data_of,
+    events_of,
+    http_worker,
+    offer_essay,
+    start_essay,
+)
 
 
 async def types_of(gateway: RunningGateway, run: str) -> list[str]:

@@ -7,6 +7,7 @@ addresses mean to the modules that register them.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -25,6 +26,7 @@ from towline.protocol.cursor import parse as parse_cursor
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.ids import is_command_id, random_id
 from towline.protocol.limits import BODY_BYTES
+from towline.protocol.projection import Caller
 from towline.protocol.tokens import BadToken, Credential
 from towline.protocol.validation import NotJson, read_json, to_type
 
@@ -73,6 +75,13 @@ class Call:
     def path(self, name: str) -> str:
         """A part of the address."""
         return str(self.request.path_params[name])
+
+    async def reach_again(self, run: str) -> Caller:
+        """The caller on `run` now, for an answer that was waited for. Raises `unauthenticated`, `not_found`."""
+        if self.credential.expires_at_ms <= time.time() * 1000:
+            raise problem("unauthenticated", "The credential has ended; get a new one.")
+        caller, _ = await self.services.reach(self.credential, run)
+        return caller
 
     async def body(self, kind: type[T], *, optional: bool = False) -> T:
         """The JSON body as a `kind`; with `optional` an empty body is an empty object."""

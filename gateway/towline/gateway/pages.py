@@ -55,6 +55,7 @@ async def events(call: Call) -> Response:
     else:
         async with call.services.watching(run) as watcher:
             placement, page, start = await _wait(call, run, after, limit, wait_ms, watcher)
+        caller = await call.reach_again(run)
     shown: list[msgspec.Raw] = []
     size_bytes, last = 0, start
     for entry in page.entries[:limit]:

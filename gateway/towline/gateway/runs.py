@@ -206,6 +206,7 @@ async def show(call: Call) -> Response:
     caller, facts = await call.services.reach(call.credential, run)
     if wait_ms and after is not None and not facts.sealed:
         await _wait_beyond(call, run, facts.head if after == LATEST else after, wait_ms)
+        caller = await call.reach_again(run)
     loaded = await call.services.store.load(run)
     wire = await call.services.project(loaded, caller)
     beat = wire["worker"]["heartbeat_at"] if wire["worker"] else ""

@@ -260,6 +260,7 @@ class Socket:
             outcome = await commanding.outcome(
                 self._services, frame.run, credential.subject, receipt, timeout_ms=frame.timeout_ms
             )
+            await self._services.reach(self.session.credential or credential, frame.run, verb=None)
         except (ProblemError, StoreError) as error:
             why = problems.problem_of(error, request_id)
             await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))

@@ -73,7 +73,10 @@ def role_of(starter: str, subject: str, groups: Sequence[str], fields: Mapping[s
     held = {fields.get(grant_field(entry)) for entry in entries_of(subject, groups)}
     if subject == starter and grant_field(f"user:{subject}") not in fields:
         held.add("owner")
-    return max((role for role in GRANT_ROLES if role in held), key=GRANT_ROLES.index, default=None)
+    highest: GrantRole | None = None
+    for role in GRANT_ROLES:
+        highest = role if role in held else highest
+    return highest
 
 
 def is_named(subject: str, groups: Sequence[str], fields: Mapping[str, str]) -> bool:

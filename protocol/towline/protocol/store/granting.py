@@ -31,7 +31,7 @@ def initial(starter: str, grants: Mapping[str, str]) -> dict[str, GrantRole]:
     """The grants that a run starts with, checked. Raises `bad_request` that names the field."""
     if len(grants) > g.GRANTS_MAX:
         raise problem("bad_request", "Too many grants.", field="grants", limit=g.GRANTS_MAX)
-    checked = {
+    checked: dict[str, GrantRole] = {
         g.check_entry(entry, field="grants"): g.check_role(role, field=f"grants.{entry}")
         for entry, role in grants.items()
     }
@@ -57,7 +57,7 @@ async def set_grant(store: RedisStore, run: str, entry: str, role: GrantRole | N
         before = g.effective(standing.facts.owner, await store.side_matching(run, "g|"))
         if before.get(entry) == role:
             return None
-        after = {name: held for name, held in before.items() if name != entry}
+        after: dict[str, GrantRole] = {name: held for name, held in before.items() if name != entry}
         if role is not None:
             after[entry] = role
         if not g.is_owned(after):

@@ -13,7 +13,7 @@ one waits for nothing.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol
 
@@ -68,6 +68,7 @@ class Hub:
         self._fresh: set[str] = set()
         self._gathered: dict[str, list[Entry]] = {}
         self._was_torn = False
+        self._on_torn: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
 
     @property
@@ -78,6 +79,10 @@ class Hub:
     def head_of(self, run: str) -> Cursor | None:
         """The newest head that was heard of a followed run."""
         return self._heads.get(run)
+
+    def on_torn(self, forget: Callable[[], None]) -> None:
+        """Has `forget` called whenever the connection to the store was lost and is there again."""
+        self._on_torn.append(forget)
 
     async def follow(self, run: str, follower: Follower) -> None:
         """From here on `follower` hears of `run`. Read the log after this, never before."""
@@ -135,6 +140,8 @@ class Hub:
         async for notice in self._reader:
             if notice is None:
                 self._was_torn = True
+                for forget in self._on_torn:
+                    forget()
                 self._wake.set()
                 for follower in [one for followers in self._text_followers.values() for one in followers]:
                     follower.receive_loss()

@@ -16,6 +16,7 @@ from towline.gateway import access
 from towline.gateway.credentials import Credentials
 from towline.gateway.guard import Guard
 from towline.gateway.hub import Hub, Watcher
+from towline.gateway.logs import Logs
 from towline.gateway.settings import Settings
 from towline.protocol import times
 from towline.protocol.actions import actions_of
@@ -42,6 +43,8 @@ class Services:
         self.settings = settings
         self.store = store
         self.hub = hub
+        self.logs = Logs(store)
+        hub.on_torn(self.logs.clear)
         self.credentials = Credentials(settings, store)
         self.guard = Guard(store)
         self.payloads = open_payloads(settings.payloads)

@@ -219,7 +219,7 @@ class Watching:
             except TimeoutError:
                 self._machine.set_aside()
                 await self._peer.ready()
-        return None if self._is_over else self._machine.next_action()
+        return None if self._was_ended() else self._machine.next_action()
 
     @property
     def _is_over(self) -> bool:
@@ -229,17 +229,20 @@ class Watching:
         return self._ended_by is not None
 
     async def _do(self, action: s.Action) -> None:
-        store = self._services.store
+        logs = self._services.logs
         try:
             match action:
                 case s.Load():
-                    self._loaded = loaded = await self._waited(lambda: store.load(self.run))
+                    head = self._services.hub.head_of(self.run)
+                    known = action.heard or None if head is None else max(action.heard, head.seq)
+                    self._loaded = loaded = await self._waited(lambda: logs.load(self.run, heard=known))
                     ended = loaded.run.status if loaded.run.is_terminal else None
                     self._machine.receive_loaded(loaded.cursor, ended)
                     return
                 case s.Read():
+                    after, limit, heard = action.after, action.limit, action.heard
                     self._machine.receive_page(
-                        await self._waited(lambda: store.read_log(self.run, action.after, limit=action.limit))
+                        await self._waited(lambda: logs.read_log(self.run, after, limit=limit, heard=heard))
                     )
                     return
                 case _:

@@ -40,11 +40,12 @@ from towline.protocol.cursor import LATEST, START, BadCursor, Cursor
 from towline.protocol.errors import Problem
 from towline.protocol.events import TERMINAL
 from towline.protocol.frames import Range, Recovery, RecoveryCode
-from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB, STORE_PAGE_EVENTS
+from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB, MAX_SEQ, STORE_PAGE_EVENTS
 
 NOTICE_BUFFER_BYTES: Final = 128 * KIB
 """What one subscription keeps of notices that it cannot send yet; beyond it, it reads the log instead."""
 
+ANEW: Final = MAX_SEQ
 _FRAME_OVERHEAD_BYTES: Final = 512
 _ATTEMPTS: Final = 5
 
@@ -94,14 +95,21 @@ def place(after: Cursor, page: Page, *, head_seq: int, limit: int | None) -> Pla
 
 
 class Load(Struct, frozen=True):
-    """Load the Run; answer with `receive_loaded`."""
+    """Load the Run; answer with `receive_loaded`. `heard`: see `Read`."""
+
+    heard: int = 0
 
 
 class Read(Struct, frozen=True):
-    """Read at most `limit` entries after a cursor; answer with `receive_page`."""
+    """Read at most `limit` entries after a cursor; answer with `receive_page`.
+
+    `heard`: the log had this seq already; an answer from before that is of no use. `ANEW`: what was read before is
+    in doubt.
+    """
 
     after: Cursor
     limit: int = STORE_PAGE_EVENTS
+    heard: int = 0
 
 
 class SendSubscribed(Struct, frozen=True):
@@ -197,7 +205,7 @@ class Subscription:
         except BadCursor as error:
             self._end(Refuse(Problem("bad_request", f"Not a cursor: {error}.", field="after", expected="a cursor")))
             return
-        self._phase, self._next = "judging", Read(after)
+        self._phase, self._next = "judging", Read(after, heard=head.seq)
         self._position = after
 
     def receive_page(self, page: Page) -> None:
@@ -232,8 +240,8 @@ class Subscription:
     def set_aside(self) -> None:
         """The reader has not taken anything for a while: only its position is kept, the log will be read again."""
         if self._ready:
+            self._known_seq = max(self._known_seq, self._ready[-1].seq)
             self._ready.clear()
-            self._must_read = True
         self._forget_notices()
 
     def receive_head(self, head: Cursor) -> None:
@@ -290,9 +298,10 @@ class Subscription:
             self._phase = "over"
             return SendEnd(self._position, self._status)
         if self._must_read or self._known_seq > self._position.seq or not self._live:
+            heard = ANEW if self._must_read else self._known_seq
             self._must_read = False
             self._known_seq = self._position.seq  # the read will tell; what is heard from now on is newer
-            return Read(self._position)
+            return Read(self._position, heard=heard)
         return None
 
     # The steps -----------------------------------------------------------------------------------------------
@@ -301,7 +310,7 @@ class Subscription:
         after = self._position
         if page.head.seq < self._head.seq or (page.recovery == "ok" and after.seq > self._head.seq):
             # The log shrank, or grew, between the Run and the page: look again.
-            self._phase, self._next = "loading", Load()
+            self._phase, self._next = "loading", Load(ANEW)
             return
         self._first_seq = page.first_seq
         self._placement = place(after, page, head_seq=self._head.seq, limit=self._limit)
@@ -312,7 +321,7 @@ class Subscription:
         self._phase = "starting"
         at = self._placement.after_seq
         self._position = _before(page.first_seq) if at < page.first_seq else Cursor(at - 1)
-        self._next = Read(self._position)
+        self._next = Read(self._position, heard=self._head.seq)
 
     def _start(self, page: Page) -> None:
         assert self._placement is not None
@@ -326,7 +335,7 @@ class Subscription:
             self._phase = "sending"
             self._take(entries[1:])
         else:
-            self._phase, self._next = "loading", Load()
+            self._phase, self._next = "loading", Load(ANEW)
 
     def _take(self, entries: Sequence[Entry]) -> None:
         expected = (self._ready[-1].seq if self._ready else self._position.seq) + 1

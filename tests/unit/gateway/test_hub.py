@@ -132,15 +132,17 @@ async def test_a_lost_notice_is_found_by_the_heads() -> None:
 
 @pytest.mark.parametrize("why", ["first follow", "reconnect"])
 async def test_heads_are_compared_at_once(why: str) -> None:
-    store, follower = Store(), Follower()
+    store, follower, torn = Store(), Follower(), list[bool]()
     store.known = {"a": Cursor(1, 1)}
     async with running(store, sweep_s=60) as hub:
         await hub.follow("a", follower)
         await wait_until(lambda: follower.heads, "the head after the first follow")
         if why == "reconnect":
             store.known["a"] = Cursor(2, 2)
+            hub.on_torn(lambda: torn.append(True))
             store.reader.queue.put_nowait(None)
             await wait_until(lambda: Cursor(2, 2) in follower.heads, "the head after the reconnect")
+            assert torn == [True]
 
 
 async def test_a_store_that_is_away_ends_nothing() -> None:

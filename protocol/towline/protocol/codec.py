@@ -108,7 +108,7 @@ def encode_envelope(entry: NewEntry) -> bytes:
                 "actor": entry.actor,
                 "data": data,
                 "ref": entry.ref,
-                "audience": entry.audience or row.audience,
+                "audience": _audience_of(entry),
             }
         )
         # A struct made in code was never checked, and a log that cannot be read again is lost.
@@ -120,10 +120,18 @@ def encode_envelope(entry: NewEntry) -> bytes:
     return body[1:]
 
 
+def _audience_of(entry: NewEntry) -> Audience:
+    if entry.audience is not None:
+        return entry.audience
+    if entry.type == "message.completed":  # the one type whose default depends on its data
+        kind = entry.data["kind"] if isinstance(entry.data, dict) else entry.data.kind
+        return "operator" if kind == "reasoning" else "collaborator"
+    return EVENTS[entry.type].audience
+
+
 def meta_of(entry: NewEntry, **stamp: Any) -> EntryMeta:
     """The stamp of `entry`; `stamp` gives `epoch`, `commit`, `seen` and `now_ms` for a lease holder's."""
-    audience = entry.audience or EVENTS[entry.type].audience
-    return EntryMeta(audience=audience, key=entry.key, is_input=entry.is_input, **stamp)
+    return EntryMeta(audience=_audience_of(entry), key=entry.key, is_input=entry.is_input, **stamp)
 
 
 def encode_meta(meta: EntryMeta) -> bytes:

@@ -95,11 +95,11 @@ def entry_of_message(data: d.MessageCompleted, actor: Actor) -> NewEntry:
     return NewEntry(type="message.completed", actor=actor, data=data, audience=audience_of(data.kind))
 
 
-def partial_entry(text: Piece, actor: Actor) -> NewEntry:
-    """The entry of a message that nobody will finish: the end of what is known of it, as much as an event holds."""
+def partial_entry(text: Piece, actor: Actor, *, most_bytes: int = EVENT_BYTES) -> NewEntry:
+    """The entry of a message that nobody will finish: the end of what is known of it, as much as fits."""
     assert text.kind != "tool_arguments", "the step's own events say with what it was called"
     known = text.text
-    while (over := len(_encoder.encode(known)) - EVENT_BYTES + _ENVELOPE_BYTES) > 0:
+    while (over := len(_encoder.encode(known)) - min(most_bytes, EVENT_BYTES) + _ENVELOPE_BYTES) > 0:
         known = known[over // 6 + 1 :]
     data = d.MessageCompleted(
         message=text.message,

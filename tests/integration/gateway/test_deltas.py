@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.gateway import AGENT, Hand, RunningGateway, Wire, token
+from tests.support.http_worker import DONE, data_of, http_worker, offer_essay, start_essay
 from tests.support.waiting import wait_until
 from towline.protocol import event_data as d
 from towline.protocol.client.connect import Client
@@ -294,3 +295,32 @@ async def test_the_end_of_a_run_ends_its_texts(gateway: RunningGateway) -> None:
         await wire.subscribe(talk.run, include=["delta"], after="0")
         await wire.until("end")
         assert deltas(wire) == []
+
+
+async def test_the_texts_of_a_worker_over_http_end_with_the_run_and_reasoning_stays_with_operators(
+    gateway: RunningGateway,
+) -> None:
+    await offer_essay(gateway)
+    run = await start_essay(gateway)
+    async with http_worker(gateway) as worker:
+        await worker.claim()
+        for message, kind in (("a", "text"), ("b", "text"), ("c", "reasoning"), ("d", "tool_arguments")):
+            piece = {"message": message, "attempt": 1, "offset": 0, "text": f"this is {message}", "kind": kind}
+            answer = await worker.call("POST", "deltas", json=piece)
+            assert answer.status_code == 204, answer.text
+        whole = {"attempt": 1, "role": "assistant", "kind": "text", "partial": False}
+        await worker.write(
+            data_of("message.completed", message="r", text="CANARY", **{**whole, "kind": "reasoning"}),
+            data_of("message.completed", message="a", text="this is a, whole", **whole),
+        )
+        await worker.write(data_of("message.completed", message="b", text="whole too", **whole), DONE)
+    headers = {"Authorization": f"Bearer {token('op', roles=('user', 'operator'))}"}
+    answer = await gateway.http.get(f"/v1/runs/{run}/events", headers=headers)
+    found = [(e["data"]["message"], e["data"]["text"], e["data"]["partial"], e["audience"])
+             for e in answer.json()["events"] if e["type"] == "message.completed"]  # fmt: skip
+    assert found == [
+        ("r", "CANARY", False, "operator"), ("a", "this is a, whole", False, "collaborator"),
+        ("b", "whole too", False, "collaborator"), ("c", "this is c", True, "operator"),
+    ]  # fmt: skip
+    assert [event["type"] for event in answer.json()["events"]][-2:] == ["message.completed", "run.completed"]
+    assert "CANARY" not in (await gateway.http.get(f"/v1/runs/{run}/events")).text

@@ -243,7 +243,7 @@ async def _closing(
     terminal: NewEntry,
 ) -> api.Commit:
     """Puts what the end of a run brings about into `entries` and `side`, with the terminal event last."""
-    entries += [*book.ends.last_entries(), terminal]
+    entries += [*await store.partial_messages(commit.run, entries), *book.ends.last_entries(), terminal]
     fields = [requests.state_field(request) for request in book.ends.requests]
     states = {**await store.side_fields(commit.run, fields), **{name: side[name] for name in fields if name in side}}
     side.update(requests.withdrawals([requests.decode(text) for text in states.values()]))

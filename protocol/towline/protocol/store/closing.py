@@ -12,7 +12,6 @@ from towline.protocol import event_data as d
 from towline.protocol import requests
 from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import START, Cursor
-from towline.protocol.deltas import partial_entry
 from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS, STORE_PAGE_EVENTS
 from towline.protocol.store import api
 from towline.protocol.store.openends import SYSTEM, OpenEnds
@@ -20,8 +19,6 @@ from towline.protocol.store.redis import RedisStore
 
 _MOST_ENDS: Final = 80
 """How many open ends go in one step with the terminal event."""
-_MOST_TEXTS: Final = 4
-"""How many unfinished messages do; each may fill an event."""
 
 
 async def force_close(store: RedisStore, run: str, *, holder: str) -> bool:
@@ -76,10 +73,9 @@ async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed, number: 
             after = page.entries[-1].cursor
         if len(page.entries) < STORE_PAGE_EVENTS:
             break
-    texts = [text for text in await store.unfinished(claimed.run) if text.kind != "tool_arguments"]
-    is_part = len(ends.commands) + len(ends.requests) > _MOST_ENDS or len(texts) > _MOST_TEXTS
+    is_part = len(ends.commands) + len(ends.requests) > _MOST_ENDS
     written = ends.first(_MOST_ENDS // 2) if is_part else ends
-    entries = [partial_entry(text, SYSTEM) for text in texts[:_MOST_TEXTS]] + written.last_entries()
+    entries = [*([] if is_part else await store.partial_messages(claimed.run)), *written.last_entries()]
     if not is_part:
         cancelled = d.RunCancelled(by=by, forced=True, abandoned=ends.abandoned(), reason=reason)
         entries.append(NewEntry("run.cancelled", SYSTEM, cancelled, cause=cause))

@@ -8,14 +8,19 @@ Leaves merging to `protocol.deltas`, and when to publish to the producer.
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from towline.protocol import event_data as d
+from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import Cursor
-from towline.protocol.deltas import Piece, decode_piece, encode_piece, finishes
+from towline.protocol.deltas import Piece, decode_piece, encode_piece, finishes, partial_entry
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.store import api
 from towline.protocol.store.base import ScriptCaller, refusal
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import RunKeys
+from towline.protocol.store.openends import SYSTEM
 
+_PARTIALS: Final = 20
+_PARTIAL_BYTES: Final = 96 * 1024
 TEXT_EXPIRES_MS: Final = 3_600_000
 """How long the text so far of a message outlives the last word of its producer."""
 
@@ -50,6 +55,20 @@ class Texts(ScriptCaller):
         if messages:
             with translated():
                 await cast("Any", self._client.hdel(RunKeys.of(run).text, *messages))
+
+    async def partial_messages(self, run: str, beside: Sequence[NewEntry] = ()) -> list[NewEntry]:
+        """What must precede the end of a run that finishes nothing more: its unfinished messages, as far as known.
+
+        `beside`: entries of the same step, which may finish some. All together take at most `_PARTIAL_BYTES`.
+        """
+        finished = {entry.data.message for entry in beside if isinstance(entry.data, d.MessageCompleted)}
+        ended = {entry.data.step for entry in beside if isinstance(entry.data, d.ToolFinished | d.ToolFailed)}
+        texts = [
+            text
+            for text in await self.unfinished(run)
+            if text.kind != "tool_arguments" and text.message not in finished and text.step not in ended
+        ][:_PARTIALS]
+        return [partial_entry(text, SYSTEM, most_bytes=_PARTIAL_BYTES // len(texts)) for text in texts]
 
     async def unfinished(self, run: str) -> list[Piece]:
         """The text so far of each message that the log does not show as finished. Raises `NoRun`, `RunGone`."""

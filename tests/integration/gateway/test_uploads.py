@@ -19,7 +19,8 @@ from towline.protocol.cursor import START
 from towline.protocol.ids import random_id
 from towline.protocol.limits import UPLOAD_BYTES, UPLOAD_MS
 from towline.protocol.store.given import upload_field
-from towline.protocol.store.payloads import MissingPayload
+from towline.protocol.store.payload_objects import Objects
+from towline.protocol.store.payloads import MissingPayload, Payloads
 from towline.protocol.store.uploads import Upload
 from towline.protocol.times import from_wire
 
@@ -129,6 +130,44 @@ async def test_an_upload_that_nobody_took_ends(gateway: RunningGateway, tmp_path
     assert left(tmp_path) == []
     answer = await gateway.http.post("/v1/runs", json={"workflow": "toy", "input": {"upload": ref}})
     assert answer.status_code in (400, 404)
+
+
+async def test_who_may_read_what_the_run_was_given(gateway: RunningGateway) -> None:
+    upload = (await send(gateway, b"given"))["ref"]
+    value = {"source": {"upload": upload}, "text": "x" * 100_000}
+    run = await gateway.start(input=value, grants={"user:bob": "viewer", "user:eve": "collaborator"})
+    input_ref = (await gateway.http.get(f"/v1/runs/{run}")).json()["input_ref"]
+    for ref in (upload, input_ref):
+        answers = {
+            who: (await gateway.http.get(f"/v1/runs/{run}/payloads/{ref}", headers=gateway.as_(who))).status_code
+            for who in ("ana", "eve", "bob", "mallory")
+        }
+        assert answers == {"ana": 200, "eve": 200, "bob": 404, "mallory": 404}
+    shown = (await gateway.http.get(f"/v1/runs/{run}", headers=gateway.as_("bob"))).json()
+    assert shown["input_ref"] is None
+    assert "input_ref" in shown["redacted"]
+
+
+async def test_an_object_store_serves_as_the_folder_does(gateway: RunningGateway, tmp_path: Path) -> None:
+    gateway.services.payloads = Payloads(Objects.at("memory:///"))
+    data = os.urandom(700_000)
+    ref = (await send(gateway, data))["ref"]
+    run = await gateway.start(input={"upload": ref})
+    path = f"/v1/runs/{run}/payloads/{ref}"
+    assert (await gateway.http.get(path)).content == data
+    part = await gateway.http.get(path, headers={"Range": "bytes=300000-699998"})
+    assert (part.status_code, part.content) == (206, data[300_000:699_999])
+    assert left(tmp_path) == []
+
+
+async def test_a_form_of_many_fields_is_refused_at_once(gateway: RunningGateway) -> None:
+    fields = "&".join(f"f{n}=x" for n in range(100_000)).encode()
+    for path in ("/v1/runs", "/v1/uploads"):
+        answer = await gateway.http.post(
+            path, content=fields, headers={"Content-Type": "application/x-www-form-urlencoded"}
+        )
+        assert answer.status_code in (201, 413, 415)  # to an upload they are bytes
+        assert (answer.status_code == 201) == (path == "/v1/uploads")
 
 
 @pytest.mark.parametrize(

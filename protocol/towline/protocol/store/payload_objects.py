@@ -6,6 +6,8 @@ error that leaves here.
 """
 
 import logging
+import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +23,8 @@ from towline.protocol.store.payload_storage import CHUNK_BYTES, MissingPayload
 
 _log: Final = logging.getLogger("towline.payloads")
 _CLIENT: Final[Any] = {"timeout": "60s", "connect_timeout": "5s"}
+_ALLOW_HTTP: Final = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+_QUERY: Final = re.compile(r"\?\S*")
 _RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 
 
@@ -36,11 +40,14 @@ class Objects:
 
         Raises `ValueError` for a URL of no kind of store.
         """
-        options = {} if url.startswith("memory:") else {"client_options": _CLIENT, "retry_config": _RETRIES}
+        # Options of ours take the place of what the library reads from the environment, so this one is read here.
+        allow_http = any(os.environ.get(name, "").lower() in ("1", "true") for name in _ALLOW_HTTP)
+        client = {**_CLIENT, "allow_http": allow_http}
+        options = {} if url.startswith("memory:") else {"client_options": client, "retry_config": _RETRIES}
         try:
             return cls(cast(Any, from_url)(url, **options))
         except (BaseError, ValueError) as error:
-            _log.error("the object store cannot be used: %s", str(error).partition("\n")[0])
+            _log.error("the object store cannot be used: %s", _first_line(error))
             raise ValueError("it is no object store that can be used") from None
 
     def spool(self) -> AbstractContextManager[BinaryIO]:
@@ -100,5 +107,10 @@ def _translated(key: str) -> Iterator[None]:
         raise MissingPayload(key) from None
     except BaseError as error:
         # Its text names hosts and buckets, which are the operator's business alone.
-        _log.error("the object store failed: %s", str(error).partition("\n")[0])
+        _log.error("the object store failed: %s", _first_line(error))
         raise StoreUnavailable("the store of payloads does not answer") from None
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without query strings, in which some stores carry their credentials."""
+    return _QUERY.sub("?…", str(error).partition("\n")[0])

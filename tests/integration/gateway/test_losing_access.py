@@ -1,4 +1,4 @@
-"""Who loses access loses it within a second on every transport, and nobody else does; no log line tells of a credential."""
+"""Who loses access loses it within a second on every transport, and nobody else does; no log tells a credential."""
 
 import asyncio
 import logging

@@ -167,7 +167,8 @@ class Cast:
         path = re.sub(r"\{(\w+)(:path)?\}", lambda part: named.get(part[1], "none"), path)
         credential = self.credential(role)
         client = self._gateway.http
-        request = client.build_request(method, path, json=body, headers={"Towline-Lease": "stale"})
+        headers = {"Towline-Lease": "stale"} if ROWS[call][0] is HOLDS else {}
+        request = client.build_request(method, path, json=body, headers=headers)
         del request.headers["Authorization"]
         if credential is not None:
             request.headers["Authorization"] = f"Bearer {credential}"

@@ -67,3 +67,26 @@ def test_what_is_needed_is_asked_for(name: str) -> None:
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
     with pytest.raises(SettingsError, match="32"):
         from_environment({**NEEDED, "TOWLINE_JWT_SECRET": "short"})
+
+
+@pytest.mark.parametrize("address", ["https://id.example/keys", "http://127.0.0.1:1/k", "/etc/towline/keys.json"])
+def test_with_the_keys_of_an_issuer_no_secret_is_needed(address: str) -> None:
+    environment = {key: value for key, value in NEEDED.items() if key != "TOWLINE_JWT_SECRET"}
+    settings = from_environment(
+        {
+            **environment,
+            "TOWLINE_GATEWAY_JWKS": address,
+            "TOWLINE_GATEWAY_ISSUER": "me",
+            "TOWLINE_GATEWAY_AUDIENCE": "t",
+        }
+    )
+    assert (settings.jwt_secret, settings.jwks, settings.issuer, settings.audience) == (None, address, "me", "t")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("JWKS", "http://id.example/keys"), ("JWKS", "https://"), ("JWKS", ""), ("ISSUER", ""), ("AUDIENCE", "")],
+)
+def test_keys_that_came_in_the_clear_are_anybodys(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        from_environment({**NEEDED, f"TOWLINE_GATEWAY_{name}": value})

@@ -1,5 +1,5 @@
 // A worker with nothing but fetch. Kill it anywhere and start it again: what the history has is not done again.
-//   TOWLINE_URL=http://127.0.0.1:8480 TOWLINE_TOKEN=$(towline token --role worker) node worker.mjs
+//   TOWLINE_URL=http://127.0.0.1:8787 TOWLINE_TOKEN=$(towline token --data .towline --role worker) node worker.mjs
 const { TOWLINE_URL, TOWLINE_TOKEN, TOWLINE_QUEUE = 'default', TOWLINE_WORKER = `node:${process.pid}` } = process.env;
 let lease = null;
 async function call(method, path, body) { // what may heal is sent again as it was: every call may be repeated

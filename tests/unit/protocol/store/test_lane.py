@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tests.support.store_peer import Command, Line, Peer, bulk, echo
 from tests.support.waiting import wait_until
-from towline.protocol.store.lane import Lane
+from towline.protocol.store.lane import Call, Lane
 
 
 @pytest.fixture
@@ -121,6 +121,37 @@ async def test_a_call_that_is_lost_again_and_again_fails(peer: Peer, lane: Lane)
     await answer_of(lane, "y")
 
 
+async def test_calls_that_failed_hold_no_place(peer: Peer) -> None:
+    lane = peer.lane(max_calls=2)
+    peer.answer = lambda line, command: line.hang_up()
+    ends = await asyncio.gather(*(answer_of(lane, f"{number}") for number in range(2)), return_exceptions=True)
+    assert [type(end) for end in ends] == [RedisConnectionError] * 2
+    peer.answer = lambda line, command: line.write(bulk(command[-1]))
+    await all_answered(lane, 10)
+    assert (lane.in_flight, lane._room._value) == (0, 2)
+    await lane.aclose()
+
+
+async def test_what_was_lost_goes_before_what_came_since(peer: Peer, lane: Lane) -> None:
+    held = holding(peer)
+    callers = [asyncio.create_task(answer_of(lane, f"{number}")) for number in range(3)]
+    await wait_until(lambda: len(held) == 3, "the calls to arrive")
+    take_back = lane._take_back
+
+    def ask_and_take_back(loss: BaseException) -> None:
+        later = Call(echo("later"), 1, callers[0].get_loop().time() + 60, callers[0].get_loop().create_future())
+        lane._unsent.append(later)
+        take_back(loss)
+
+    lane._take_back = ask_and_take_back  # type: ignore[method-assign]
+    await lane._room.acquire()
+    held[0][0].hang_up()
+    await wait_until(lambda: len(held) == 7, "all to be sent again")
+    assert [command[-1] for _, command in held[3:]] == [b"0", b"1", b"2", b"later"]
+    release(held[3:])
+    assert await asyncio.gather(*callers) == [True] * 3
+
+
 async def test_a_caller_that_gives_up_disturbs_nobody(peer: Peer, lane: Lane) -> None:
     held = holding(peer)
     callers = [asyncio.create_task(answer_of(lane, f"{number}")) for number in range(300)]
@@ -171,7 +202,7 @@ async def test_an_answer_that_comes_too_late_is_nobodys(peer: Peer) -> None:
     release(held)
     with contextlib.suppress(RedisTimeoutError):  # on a machine that is busy for that long
         assert await later
-    assert len(peer.lines) == 2
+    await wait_until(lambda: len(peer.lines) == 2, "the connection to be another one")
     await lane.aclose()
 
 
@@ -253,18 +284,30 @@ async def test_nobody_there_is_said_and_the_next_call_tries_again(tmp_path: Path
 
 
 async def test_a_peer_that_does_not_greet_costs_no_more_than_the_time_of_a_call(tmp_path: Path) -> None:
+    ended = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        ended.set()
 
     peer = Peer(tmp_path / "s")
     server = await asyncio.start_unix_server(silent, str(peer.path))
     lane = peer.lane(timeout_s=0.3)
     with pytest.raises(RedisTimeoutError):
         await answer_of(lane, "x")
-    await lane.aclose()
+    await asyncio.wait_for(ended.wait(), 10)  # it was left, not only the caller told
     server.close()
     await server.wait_closed()
+
+    async def is_served() -> bool:
+        with contextlib.suppress(RedisTimeoutError):
+            return await answer_of(lane, "y")
+        return False
+
+    async with peer.listening():
+        await wait_until(is_served, "the next peer to be asked")
+        await lane.aclose()
 
 
 async def test_closing_answers_who_waits(peer: Peer, lane: Lane) -> None:

@@ -32,7 +32,8 @@ class _Message:
     """One message of one attempt. `base`: where its text begins, if its beginning is gone."""
 
     def __init__(self, name: str, step: str, attempt: int, kind: DeltaKind, scrubber: Scrubber) -> None:
-        self.name, self.step, self.attempt, self.kind = name, step, attempt, kind
+        self.name, self.step, self.attempt = name, step, attempt
+        self.kind: DeltaKind = kind
         self.base = self.published = 0
         self.text = ""
         self.fresh: list[str] = []

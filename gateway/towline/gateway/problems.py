@@ -1,10 +1,12 @@
 """The border: whatever went wrong leaves as one problem, with the id under which the log knows it.
 
 Promises that no exception text of ours, no stack trace and no address of the store reaches a caller. What is not a
-refusal is logged once, with its request id, and answered `internal`.
+refusal is logged once, with its request id and where it arose, and answered `internal`.
 """
 
 import logging
+import traceback
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,6 +20,7 @@ _log: Final = logging.getLogger("towline.gateway")
 
 MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_AWAY_MS: Final = 1_000
+_FRAMES: Final = 12
 
 
 def problem_of(error: Exception, request_id: str) -> Problem:
@@ -43,8 +46,22 @@ def problem_of(error: Exception, request_id: str) -> Problem:
 
 
 def log_fault(error: BaseException, request_id: str) -> None:
-    """Writes down what is nobody's refusal, under the id that the caller was told."""
-    _log.error("request %s failed", request_id, exc_info=error)
+    """Writes down what is nobody's refusal, under the id that the caller was told: in one line, without its message.
+
+    What an exception says may quote what it was about: arguments of a call to the store, a body, a token.
+    """
+    _log.error("request %s failed: %s", request_id, whereabouts(error))
+
+
+def whereabouts(error: BaseException) -> str:
+    """The kind of an exception and where it arose, innermost first, and the same of what caused it."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    places = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(frames))
+    text = f"{type(error).__name__} at {places or 'nowhere'}"
+    if isinstance(error, BaseExceptionGroup):
+        text += "".join(f"; with {whereabouts(one)}" for one in error.exceptions[:_FRAMES])
+    cause = error.__cause__ or error.__context__
+    return text if cause is None else f"{text}; after {whereabouts(cause)}"
 
 
 def answer(problem: Problem, request_id: str, *, status: int | None = None) -> Response:

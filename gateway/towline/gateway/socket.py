@@ -30,7 +30,6 @@ from towline.protocol.limits import SUBSCRIPTIONS_PER_SOCKET
 from towline.protocol.store.api import StoreError
 from towline.protocol.tokens import BadToken, Credential
 
-_log: Final = logging.getLogger("towline.gateway")
 _security: Final = logging.getLogger("towline.security")
 
 PENDING_COMMANDS: Final = 64
@@ -331,8 +330,8 @@ class Socket:
             await work()
         except Gone:
             pass
-        except Exception:
-            _log.exception("socket %s failed", self.session.connection)
+        except Exception as error:
+            problems.log_fault(error, self.session.connection)
             self.session.fail(CloseCode.LOST_PLACE, "a fault of the server", retry_ms=1000)
             with contextlib.suppress(Gone):
                 await self.act()

@@ -147,6 +147,8 @@ async def _next_hint(call: Call, queue: str, left_ms: int) -> api.Hint | None:
         hints = await call.services.store.read_hints(queue, count=1, block_ms=min(_BLOCK_MS, max(1, left_ms)))
     finally:
         turn.release()
+    if hints and not turn.locked():
+        await call.services.store.give_back_hints(queue)  # nobody waits here for what else came
     return hints[0] if hints else None
 
 

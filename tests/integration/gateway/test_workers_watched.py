@@ -99,3 +99,15 @@ async def test_what_was_given_is_read_by_who_works_on_it(gateway: RunningGateway
         said = {"Content-Digest": "sha-256=:" + "A" * 43 + "=:"}
         refused = await worker.call("PUT", "artifacts/a", content=b"x", headers=said)
         assert (refused.status_code, refused.json()["field"]) == (400, "Content-Digest")
+
+
+async def test_who_takes_one_run_keeps_no_other_from_others(gateway: RunningGateway) -> None:
+    await offer_essay(gateway)
+    runs = {await start_essay(gateway) for _ in range(6)}
+    async with http_worker(gateway) as worker:
+        await worker.claim()
+        hints = await gateway.store.read_hints("default", count=9, block_ms=500)
+        while len(hints) < 5 and (more := await gateway.store.read_hints("default", count=9, block_ms=500)):
+            hints = [*hints, *more]
+        assert {hint.run for hint in hints} == runs - {worker.run}
+        assert [hint.returned for hint in hints] == [0] * 5

@@ -31,6 +31,11 @@ class _Record(msgspec.Struct):
     at_ms: int
 
 
+def _fields(hint: api.Hint) -> dict[str, str | int]:
+    """A hint as it stands on a command stream."""
+    return {"run": hint.run, "workflow": hint.workflow, "version": hint.version, "returned": hint.returned}
+
+
 class Dispatch:
     """Announcements and hints over the store's client and one connection of its own for blocking reads."""
 
@@ -137,6 +142,19 @@ class Dispatch:
         random.shuffle(hints)
         return hints
 
+    async def give_back(self, queue: str) -> None:
+        """Hands on what a read brought beyond what was taken, for a reader that will not come back soon."""
+        spare = self._spare.get(queue, [])
+        hints = list(spare)
+        spare.clear()
+        if not hints:
+            return
+        with suppress(api.StoreFull), translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                for hint in hints:
+                    pipe.xadd(RunKeys.of(hint.run).partition.commands(queue), cast("Any", _fields(hint)))
+                await pipe.execute()
+
     async def return_hint(self, queue: str, hint: api.Hint) -> None:
         """Hands a hint on that its reader cannot take; readers that wait longer are served first.
 
@@ -144,12 +162,7 @@ class Dispatch:
         """
         if hint.returned >= _RETURNS:
             return
-        fields: Any = {
-            "run": hint.run,
-            "workflow": hint.workflow,
-            "version": hint.version,
-            "returned": hint.returned + 1,
-        }
+        fields: Any = _fields(msgspec.structs.replace(hint, returned=hint.returned + 1))
         with suppress(api.StoreFull), translated():
             await cast("Any", self._client.xadd(RunKeys.of(hint.run).partition.commands(queue), fields))
 

@@ -287,6 +287,10 @@ class RedisStore(Accesses, Commits, Holders, Sweeps, Texts, Uploads):
         """See `interface.Store.read_hints`."""
         return await self._dispatch.read_hints(queue, count=count, block_ms=block_ms)
 
+    async def give_back_hints(self, queue: str) -> None:
+        """Hands on the hints that a read brought beyond what was taken, if the reader will not come back soon."""
+        await self._dispatch.give_back(queue)
+
     async def return_hint(self, queue: str, hint: api.Hint) -> None:
         """See `interface.Store.return_hint`."""
         await self._dispatch.return_hint(queue, hint)

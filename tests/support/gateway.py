@@ -198,7 +198,7 @@ async def running_gateway(store_url: str, folder: Path, **settings: Any) -> Asyn
         payloads=folder / "payloads",
         port=0,
         development=True,
-        **{"drain_ms": 1000, **settings},
+        **{"drain_ms": 1000, "drain_window_ms": 1000, **settings},
     )
     listener = bind(chosen)
     address = address_of(listener)

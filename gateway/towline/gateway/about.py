@@ -13,6 +13,7 @@ from starlette.responses import FileResponse, Response
 
 from towline.gateway import access, problems
 from towline.gateway.http import Call, json_answer, public, request_id_of, route, services_of
+from towline.gateway.metrics import MEDIA_TYPE
 from towline.protocol import times
 from towline.protocol.errors import Problem, problem
 from towline.protocol.store.api import StoreError
@@ -100,6 +101,14 @@ async def readyz(request: Request) -> Response:
     return problems.answer(Problem("unavailable", why, retry_after_ms=1000), request_id_of(request))
 
 
+async def metrics(request: Request) -> Response:
+    """`GET /metrics`: numbers about this gateway, unless they are served elsewhere."""
+    services = services_of(request)
+    if services.settings.metrics_bind is not None:
+        raise problem("not_found", "There is nothing at this address.")
+    return Response(services.metrics.text(), headers={"Cache-Control": "no-store"}, media_type=MEDIA_TYPE)
+
+
 async def console(request: Request) -> Response:
     """The page at `/`. A token in its fragment never reaches us."""
     page = CONSOLE / "index.html"
@@ -130,7 +139,6 @@ _LATER: Final = (
     ("/v1/webhooks/{webhook}", "GET", "PUT", "DELETE"),
     ("/v1/webhooks/{webhook}/deliveries", "GET"),
     ("/v1/webhooks/{webhook}/deliveries/{delivery}/redeliver", "POST"),
-    ("/metrics", "GET"),
 )
 """Addresses that the contract names and a later release serves."""
 
@@ -139,6 +147,7 @@ ROUTES: Final = (
     route("/v1/whoami", whoami),
     public("/healthz", healthz),
     public("/readyz", readyz),
+    public("/metrics", metrics),
     *(route(path, _later, *methods) for path, *methods in _LATER),
     public("/", console),
     public("/{asset}", asset),

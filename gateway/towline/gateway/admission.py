@@ -28,8 +28,9 @@ from towline.protocol.closecodes import CloseCode
 from towline.protocol.errors import ProblemError, problem
 
 _AWAY_MS: Final = 2_000
-_PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.25
+_sleep: Final = asyncio.sleep
 _NAMES: Final[dict[What, str]] = {
     "subscriptions": "subscriptions",
     "commands": "commands",
@@ -117,6 +118,11 @@ class Admission:
         self._requests = 0
         self._replays = asyncio.Semaphore(allowances.replays)
 
+    @property
+    def open_sockets(self) -> int:
+        """How many sockets and streams are open here."""
+        return self._sockets
+
     # Sockets and streams ------------------------------------------------------------------------------------
 
     @contextmanager
@@ -198,12 +204,12 @@ class Admission:
     async def replay(self, who: Who, owed_bytes: int) -> None:
         """Before stored events are read: pays for those that were, waits out pressure. Raises `Shed`."""
         if owed_bytes and (wait_s := self._limiter.owe("replay_bytes", who, owed_bytes)):
-            await asyncio.sleep(wait_s)
-        until_s = self._clock_s() + _PATIENCE_S
+            await _sleep(wait_s)
+        until_s = self._clock_s() + PATIENCE_S
         while self.pressure.sheds(Level.REPLAYS):
             if self._clock_s() >= until_s:
                 raise Shed(_spread(_AWAY_MS))
-            await asyncio.sleep(_LOOK_S)
+            await _sleep(_LOOK_S)
 
     def reading(self) -> asyncio.Semaphore:
         """Held during one read of stored events for a subscription that is behind."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Final
 
 from starlette.applications import Starlette
@@ -20,9 +20,14 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from towline.gateway import about, artifacts, claiming, commanding, leases, pages, runs, sharing, uploads, writing
+from towline.gateway import drain as leaving
+from towline.gateway.admission import Turned
 from towline.gateway.describing import serving
 from towline.gateway.http import EXPOSED, MIDDLEWARE, on_error
 from towline.gateway.hub import Hub
+from towline.gateway.limits import address_in
+from towline.gateway.metrics import served
+from towline.gateway.pressure import Gauge
 from towline.gateway.services import Services
 from towline.gateway.settings import Settings
 from towline.gateway.socket import Socket
@@ -58,9 +63,14 @@ class Sockets:
         self._open.add(socket)
         self._none_open.clear()
         try:
-            if services.draining.is_set():
-                socket.session.drain(random.randint(0, services.settings.drain_ms))
-            await socket.serve()
+            with ExitStack() as held:
+                try:
+                    socket.seat = held.enter_context(services.admission.seat(address_in(websocket.client)))
+                except Turned as turned:
+                    socket.session.fail(turned.code, turned.reason, retry_ms=turned.retry_ms)
+                if services.draining.is_set():
+                    socket.session.drain(services.farewell_ms())
+                await socket.serve()
         finally:
             self._open.discard(socket)
             if not self._open:
@@ -70,9 +80,21 @@ class Sockets:
         """Returns once no socket is open."""
         await self._none_open.wait()
 
-    async def drain(self, window_ms: int) -> None:
-        """Says goodbye to all, each with its own time to come back within the window."""
-        await asyncio.gather(*(socket.drain(random.randint(0, window_ms)) for socket in tuple(self._open)))
+    def buffered_bytes(self) -> int:
+        """What was sent to sockets that lag, and was not taken yet."""
+        return sum(socket.buffered_bytes() for socket in self._open if socket.is_lagging)
+
+    async def drain(self, settings: Settings) -> None:
+        """Says goodbye to all, paced, each with its own time to come back."""
+        sockets = tuple(self._open)
+        turns = leaving.plan(
+            len(sockets),
+            at_least_ms=settings.drain_window_ms,
+            reconnects_per_s=settings.reconnects_per_s,
+            within_ms=settings.drain_ms,
+            draw=random.randint,
+        )
+        await leaving.follow(turns, sockets, Socket.drain)
 
 
 def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None) -> Starlette:
@@ -86,12 +108,23 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         hub = Hub(store)
         services = app.state.services = Services(settings, store, hub)
         sweeper = Sweeper(store, random_id("gateway"))
-        lasting = (hub.run(), services.guard.run(), sweeper.run_forever(), uploads.sweep_forever(services))
+        gauge = Gauge(
+            services.pressure,
+            ask_store=store.sync_clock,
+            buffered_bytes=sockets.buffered_bytes,
+            on_sample=services.receive_sample,
+        )
+        services.metrics.count_open(lambda: len(sockets), lambda: hub.followed)
+        lasting = (
+            *(hub.run(), services.guard.run(), gauge.run()),
+            *(sweeper.run_forever(), uploads.sweep_forever(services)),
+        )
         background = [asyncio.create_task(work) for work in lasting]
         for task in background:
             task.add_done_callback(lambda task: _judge(task, on_fault))
         try:
-            yield
+            with served(services.metrics, settings.metrics_bind):
+                yield
         finally:
             services.drain()
             for task in background:
@@ -107,8 +140,8 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         *claiming.ROUTES,
         *leases.ROUTES,
         *writing.ROUTES,
-        *uploads.ROUTES,
         *sharing.ROUTES,
+        *uploads.ROUTES,
         WebSocketRoute("/v1/socket", sockets.serve),
         *serving.ROUTES,
         *about.ROUTES,
@@ -136,7 +169,7 @@ async def drain(app: Starlette) -> None:
     services: Services | None = getattr(app.state, "services", None)
     if services is not None:
         services.drain()
-        await app.state.sockets.drain(services.settings.drain_ms)
+        await app.state.sockets.drain(services.settings)
 
 
 def _judge(task: "asyncio.Task[None]", on_fault: Callable[[], None] | None) -> None:

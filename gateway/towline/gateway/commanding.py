@@ -102,6 +102,7 @@ async def send(call: Call) -> Response:
     run, key = call.path("run"), call.idempotency_key()
     await call.services.reach(call.credential, run, verb=None)
     body = await call.body(CommandBody)
+    call.services.admission.command(call.who, body.type)
     if key is not None and body.command_id not in (None, key):
         raise problem("bad_request", "The Idempotency-Key is another than the command_id.", field="command_id")
     receipt = await accept(
@@ -110,7 +111,7 @@ async def send(call: Call) -> Response:
         run,
         type_=body.type,
         data=body.data,
-        command_id=body.command_id or key or random_id("cmd"),
+        command_id=next((named for named in (body.command_id, key) if named is not None), random_id("cmd")),
         not_after=body.not_after,
     )
     if body.wait is not None and receipt.status == "accepted":

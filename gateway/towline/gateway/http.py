@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towline.gateway import problems
 from towline.gateway.credentials import TicketKind
+from towline.gateway.limits import Who, address_in
 from towline.gateway.services import Services
 from towline.protocol.cursor import LATEST, BadCursor, Cursor
 from towline.protocol.cursor import parse as parse_cursor
@@ -72,14 +74,23 @@ class Call:
     def request_id(self) -> str:
         return request_id_of(self.request)
 
+    @property
+    def who(self) -> Who:
+        """The caller as limits count them."""
+        return Who(self.credential.subject, address_in(self.request.client))
+
     def path(self, name: str) -> str:
         """A part of the address."""
         return str(self.request.path_params[name])
 
-    async def reach_again(self, run: str) -> Caller:
-        """The caller on `run` now, for an answer that was waited for. Raises `unauthenticated`, `not_found`."""
+    def require_unexpired(self) -> None:
+        """Raises `unauthenticated` if the credential has ended while the answer was waited for."""
         if self.credential.expires_at_ms <= time.time() * 1000:
             raise problem("unauthenticated", "The credential has ended; get a new one.")
+
+    async def reach_again(self, run: str) -> Caller:
+        """The caller on `run` now, for an answer that was waited for. Raises `unauthenticated`, `not_found`."""
+        self.require_unexpired()
         caller, _ = await self.services.reach(self.credential, run)
         return caller
 
@@ -201,8 +212,12 @@ def route(path: str, handler: Handler, *methods: str, ticket: TicketKind | None 
 
     async def endpoint(request: Request) -> Response:
         credential = await authenticate(request, ticket)
+        services = services_of(request)
+        # What a worker needs to keep and to end its runs is never refused.
+        is_worker = "worker" in credential.roles
         try:
-            return await handler(Call(request, services_of(request), credential))
+            with nullcontext() if is_worker else services.admission.request():
+                return await handler(Call(request, services, credential))
         except ProblemError as error:
             if error.problem.code == "forbidden":
                 _security.warning("denied: %r, %s %s", credential.subject, request.method, path)
@@ -228,7 +243,9 @@ def public(path: str, endpoint: Callable[[Request], Awaitable[Response]], *metho
 async def on_error(request: Request, error: Exception) -> Response:
     """What any exception leaves as."""
     request_id = request_id_of(request)
-    return problems.answer(problems.problem_of(error, request_id), request_id)
+    why = problems.problem_of(error, request_id)
+    services_of(request).metrics.refused(why.code)
+    return problems.answer(why, request_id)
 
 
 def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

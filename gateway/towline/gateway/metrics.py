@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from towline.gateway.pressure import Level, Sample
 from towline.protocol.errors import CODES
@@ -45,13 +47,21 @@ class Metrics:
             "towline_hub_lag_seconds", "From the notice of an event to its hand-over to watchers", buckets=_SECONDS,
             registry=self.registry,
         )  # fmt: skip
-        events = Counter("towline_events_sent", "Events sent to sockets and streams", ["kind"], registry=self.registry)
-        self.live_events = events.labels("live")
-        self.replayed_events = events.labels("replay")
-        self.deltas = Counter("towline_deltas_sent", "Deltas sent", registry=self.registry)
+        self.live_events = 0
+        self.replayed_events = 0
+        self.deltas = 0
+        """Plain numbers, because they are counted for every event and every socket."""
+        self.registry.register(_Sent(self))
         refusals = Counter("towline_refusals", "Problems answered, by code", ["code"], registry=self.registry)
         self._refusals = {code: refusals.labels(code) for code in CODES}
         self._closes = Counter("towline_closes", "Sockets that we closed, by code", ["code"], registry=self.registry)
+
+    def sent(self, count: int, *, replay: bool) -> None:
+        """So many events were sent to one peer."""
+        if replay:
+            self.replayed_events += count
+        else:
+            self.live_events += count
 
     def refused(self, code: str) -> None:
         """A problem was answered."""
@@ -89,6 +99,21 @@ class Metrics:
     def text(self) -> bytes:
         """All numbers, as Prometheus reads them."""
         return generate_latest(self.registry)
+
+
+class _Sent(Collector):
+    """Shows the plain numbers of `Metrics`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """See prometheus_client."""
+        events = CounterMetricFamily("towline_events_sent", "Events sent to sockets and streams", labels=["kind"])
+        events.add_metric(["live"], self._metrics.live_events)
+        events.add_metric(["replay"], self._metrics.replayed_events)
+        yield events
+        yield CounterMetricFamily("towline_deltas_sent", "Deltas sent", value=self._metrics.deltas)
 
 
 @contextmanager

@@ -81,6 +81,10 @@ class Outbound:
         """Writes whole frames, at once or not at all; whether it did."""
         return self._transport is not None and self._transport.write(wire)
 
+    def buffered_bytes(self) -> int:
+        """What was sent and not yet taken."""
+        return 0 if self._transport is None else self._transport.buffered_bytes()
+
     async def ready(self) -> None:
         """Returns once the peer does not lag. Raises `Gone`."""
         if self._transport is not None:
@@ -126,18 +130,15 @@ class Outbound:
     async def _unstalled(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Waits as long as the peer takes any byte at all. Ends the socket when it took none for 30 s."""
         while True:
-            before = self._buffered_bytes()
+            before = self.buffered_bytes()
             try:
                 async with asyncio.timeout(STALL_S):
                     await wait()
                 return
             except TimeoutError:
-                if self._buffered_bytes() < before:
+                if self.buffered_bytes() < before:
                     continue
                 self._session.fail(CloseCode.TOO_SLOW, _STALLED)
                 if self._transport is not None:  # the close frame cannot wait for room
                     self._transport.close_now(int(CloseCode.TOO_SLOW), _STALLED)
                 raise Gone from None
-
-    def _buffered_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.buffered_bytes()

@@ -49,6 +49,7 @@ async def create(call: Call) -> Response:
     key = call.idempotency_key()
     body = await call.body(StartRun)
     services = call.services
+    services.admission.create(call.who)
     _check_source(body.input, services.settings.allow_paths)
     traceparent = call.request.headers.get("traceparent", "")
     started = await start_run(
@@ -241,6 +242,7 @@ async def cancel(call: Call) -> Response:
         raise problem(
             "bad_request", "A command id is 1 to 128 of [A-Za-z0-9._:-].", field="command_id", expected="a command id"
         )
+    call.services.admission.command(call.who, "cancel")
     data = Cancel(reason=body.reason, grace_ms=body.grace_ms)
     await cancel_run(call.services.store, run, data, caller, command_id=command_id)
     return json_answer(await call.services.run_as(caller, run))

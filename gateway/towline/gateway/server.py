@@ -27,6 +27,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from towline.gateway.app import create_app, drain
+from towline.gateway.intake import Intake
 from towline.gateway.outbound import TRANSPORT
 from towline.gateway.settings import Settings
 from towline.protocol.limits import CLIENT_FRAME_BYTES, EVENTS_FRAME_BYTES
@@ -37,6 +38,8 @@ _PING_S: Final = 25.0
 _PONG_S: Final = 60.0
 """Longer than what ends a socket that takes nothing, so that this end has the code that says why."""
 _LINGER_S: Final = 5.0
+_FINISH_S: Final = 3
+"""How long answers that are under way may take once the sockets have left."""
 _UNSENT_BYTES: Final = 2 * EVENTS_FRAME_BYTES
 """What the kernel may hold of a socket beside what is on its way."""
 _HIGH_WATER_BYTES: Final = EVENTS_FRAME_BYTES
@@ -138,8 +141,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 class GatewayServer(uvicorn.Server):
     """uvicorn's server with our way of leaving. `on_ready` is called once, when connections are taken."""
 
-    def __init__(self, config: uvicorn.Config, app: Starlette, on_ready: Callable[[], None] | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: Starlette, on_ready: Callable[[], None] | None, *, drain_s: float
+    ) -> None:
         super().__init__(config)
+        self._drain_s = drain_s
         self._app = app
         self._on_ready = on_ready
         self.has_failed = False
@@ -156,11 +162,10 @@ class GatewayServer(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no new connection, says goodbye, then lets uvicorn finish."""
-        for server in self.servers:
-            server.close()
+        """Says goodbye within the time for it, then lets uvicorn finish what else is being answered."""
+        # Connections are taken until the last socket left: who still comes is told where to go, not left hanging.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
+            async with asyncio.timeout(self._drain_s):
                 await drain(self._app)
                 await self._app.state.sockets.all_gone()
         await super().shutdown(sockets)
@@ -250,7 +255,7 @@ def make_server(
     app = create_app(settings, on_fault=leave)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Intake,
         ws=SocketProtocol,
         ws_max_size=CLIENT_FRAME_BYTES,
         ws_per_message_deflate=False,
@@ -262,11 +267,11 @@ def make_server(
         log_level="warning",
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=max(1, settings.drain_ms // 1000),
+        timeout_graceful_shutdown=_FINISH_S,
     )
     address = address_of(listener)
     ready = None if on_ready is None else (lambda: on_ready(address))
-    servers.append(GatewayServer(config, app, ready))
+    servers.append(GatewayServer(config, app, ready, drain_s=settings.drain_ms / 1000))
     return servers[0]
 
 

@@ -12,11 +12,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
-from towline.gateway import access
+from towline.gateway import access, drain
+from towline.gateway.admission import Admission
 from towline.gateway.credentials import Credentials
 from towline.gateway.guard import Guard
 from towline.gateway.hub import Hub, Watcher
 from towline.gateway.logs import Logs
+from towline.gateway.metrics import Metrics
+from towline.gateway.pressure import Pressure, Sample
 from towline.gateway.settings import Settings
 from towline.protocol import times
 from towline.protocol.actions import actions_of
@@ -49,9 +52,12 @@ class Services:
         self.guard = Guard(store)
         self.payloads = open_payloads(settings.payloads)
         self.draining = asyncio.Event()
+        self.metrics = Metrics()
+        self.pressure = Pressure(settings.limits.buffered_bytes)
+        self.admission = Admission(settings.limits, self.pressure, is_leaving=self.draining.is_set)
         self.queue_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By queue: who waits for work here takes turns at reading the store's hints."""
-        self.sheds_text: Callable[[], bool] = lambda: False
+        self.sheds_text: Callable[[], bool] = lambda: self.admission.drops_deltas
         """Whether unfinished text is given up now, because something has to be."""
         self._leavers: set[Callable[[], None]] = set()
         self._announced: Sequence[Announced] = ()
@@ -80,6 +86,16 @@ class Services:
         self.draining.set()
         for leave in tuple(self._leavers):
             leave()
+
+    def farewell_ms(self) -> int:
+        """When a client that the gateway leaves may come back: drawn anew for each."""
+        settings = self.settings
+        count = self.admission.open_sockets
+        return drain.retry_ms(count, at_least_ms=settings.drain_window_ms, reconnects_per_s=settings.reconnects_per_s)
+
+    def receive_sample(self, sample: Sample) -> None:
+        """What the gauge of pressure found."""
+        self.metrics.sampled(sample, self.pressure.level)
 
     def is_origin_allowed(self, origin: str | None) -> bool:
         """Exact compare with the allow-list. No Origin means no browser: then the credential alone decides."""

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from towline.gateway.limits import VARIABLES as LIMITS
+from towline.gateway.limits import Allowances
 from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS
 from towline.protocol.source_paths import allowed_roots
 from towline.protocol.store.payloads import URL_VARIABLE, open_payloads
@@ -33,7 +35,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `development`: serve on a store that may lose acknowledged events, and say so loudly.
     `jwt_secret` signs HS256 credentials, `jwks` (a URL or a path) holds the keys of others; one of them is needed.
     `issuer`, `audience`: what `iss` must be and `aud` must hold, if given.
-    `drain_ms`: how long sockets are given to leave when the gateway stops.
+    `drain_ms`: how long sockets are given to leave when the gateway stops. Their clients are told to come back spread
+    over `drain_window_ms`, or longer where it takes that to keep to `reconnects_per_s`.
+    `metrics_bind`: host and port at which alone `/metrics` is served; None serves it beside everything else.
+    `limits`: what callers may ask.
     """
 
     store_url: str
@@ -51,6 +56,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ms: int = HEARTBEAT_MS
     hello_ms: int = HELLO_MS
     drain_ms: int = 10_000
+    drain_window_ms: int = 10_000
+    reconnects_per_s: int = 500
+    metrics_bind: tuple[str, int] | None = None
+    limits: Allowances = Allowances()
 
 
 def _number(text: str) -> int:
@@ -58,6 +67,21 @@ def _number(text: str) -> int:
     if not 0 <= number <= 2**31:
         raise ValueError(text)
     return number
+
+
+def _count(text: str) -> int:
+    number = _number(text)
+    if number == 0:
+        raise ValueError(text)
+    return number
+
+
+def _bind(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    number = _count(port)
+    if not colon or not host or number > 65_535:
+        raise ValueError(text)
+    return host.strip("[]"), number
 
 
 def _flag(text: str) -> bool:
@@ -96,6 +120,10 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "HEARTBEAT_MS": ("heartbeat_ms", _number, "milliseconds between heartbeats of a quiet socket"),
     "HELLO_MS": ("hello_ms", _number, "milliseconds in which a socket must say hello"),
     "DRAIN_MS": ("drain_ms", _number, "milliseconds that sockets are given to leave"),
+    "DRAIN_WINDOW_MS": ("drain_window_ms", _number, "milliseconds over which clients come back after a drain"),
+    "RECONNECTS_PER_S": ("reconnects_per_s", _count, "how many clients a second are to come back after a drain"),
+    "METRICS_BIND": ("metrics_bind", _bind, "host:port at which alone /metrics is served"),
+    **{name: (name.lower(), _number if name == "ADDRESS_FACTOR" else _count, text) for name, text in LIMITS.items()},
 }
 
 
@@ -113,6 +141,7 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
         values["payloads"] = Path(data) / "payloads"
     if where := environment.get(URL_VARIABLE):
         values["payloads"] = where
+    limits: dict[str, Any] = {}
     for name, text in environment.items():
         if not name.startswith(PREFIX):
             continue
@@ -122,9 +151,10 @@ def from_environment(environment: Mapping[str, str] = os.environ, **given: Any) 
             raise SettingsError(f"{name} is no setting of the gateway: unset it; there are {known}")
         field, read, meaning = row
         try:
-            values[field] = read(text)
+            (limits if name.removeprefix(PREFIX) in LIMITS else values)[field] = read(text)
         except (ValueError, KeyError):
             raise SettingsError(f"{name}={text!r} is not valid; it is the {meaning}") from None
+    values["limits"] = Allowances(**limits)
     values.update({name: value for name, value in given.items() if value is not None})
     needed = {"store_url": "TOWLINE_STORE_URL", "payloads": "TOWLINE_DATA"}
     if "jwks" not in values:

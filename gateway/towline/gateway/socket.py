@@ -16,7 +16,9 @@ from typing import Final
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from towline.gateway import commanding, problems
+from towline.gateway.admission import Seat, Turned
 from towline.gateway.http import bearer
+from towline.gateway.limits import Who
 from towline.gateway.outbound import Gone, Outbound
 from towline.gateway.services import Services, heartbeat_of
 from towline.gateway.watching import Watching
@@ -56,6 +58,8 @@ class Socket:
             heartbeat_ms=settings.heartbeat_ms,
             hello_ms=settings.hello_ms,
         )
+        self.seat: Seat | None = None
+        """Where it is counted; None when it was not let in."""
         self._out = Outbound(websocket, self.session)
         self._moved = asyncio.Event()
         self._watched: dict[str, tuple[Watching, asyncio.Task[None]]] = {}
@@ -93,6 +97,11 @@ class Socket:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
+            try:
+                if self.seat is not None:
+                    self.seat.count_frame()
+            except Turned as turned:
+                self.session.fail(turned.code, turned.reason, retry_ms=turned.retry_ms)
             if (text := message.get("text")) is None:
                 self.session.receive_binary()
             else:
@@ -119,6 +128,7 @@ class Socket:
                 case s.Perform():
                     await self._perform(action)
                 case s.Close():
+                    self._services.metrics.closed(action.code)
                     await self._out.close(action.code, action.reason, bye)
         self._moved.set()
 
@@ -135,6 +145,10 @@ class Socket:
             else:
                 origin = self._websocket.headers.get("origin")
                 credential = await credentials.redeem(asked.ticket or "", "socket", origin)
+            if self.seat is not None:
+                self.seat.welcome(credential.subject)
+        except Turned as turned:
+            self.session.fail(turned.code, turned.reason, retry_ms=turned.retry_ms)
         except BadToken as error:
             _security.warning("denied: no valid credential, socket %s", self.session.connection)
             self.session.receive_refusal(str(error))
@@ -153,6 +167,10 @@ class Socket:
     def write(self, wire: bytes) -> bool:
         """See `watching.Peer`."""
         return self._out.write(wire)
+
+    def buffered_bytes(self) -> int:
+        """What was sent and not yet taken."""
+        return self._out.buffered_bytes()
 
     async def ready(self) -> None:
         """See `watching.Peer`. Raises `Gone`."""
@@ -190,18 +208,23 @@ class Socket:
                     await self._refuse_command(frame, why, action.request_id)
             case f.Watch():
                 why = Problem("unsupported", "Watching many runs is not served yet; subscribe to each.")
-                await self.send(f.refused(why, request_id=action.request_id, frame_id=frame.id))
+                await self._refuse(why, action.request_id, frame.id)
 
     async def _subscribe(self, frame: f.Subscribe, request_id: str) -> None:
+        credential = self.session.credential
+        assert credential is not None
+        try:
+            self._services.admission.subscribe(self._who(credential))
+        except ProblemError as error:
+            await self._refuse(error.problem, request_id, frame.id, frame.run)
+            return
         if frame.run in self._watched:
             await self._leave(frame.run, f.Unsubscribed(frame.run, "replaced"))
         if len(self._watched) >= SUBSCRIPTIONS_PER_SOCKET:
             why = Problem("rate_limited", "Too many subscriptions on this socket.", limit=SUBSCRIPTIONS_PER_SOCKET)
-            await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))
+            await self._refuse(why, request_id, frame.id, frame.run)
             return
-        credential = self.session.credential
-        assert credential is not None
-        watching = Watching(self._services, self, credential, frame)
+        watching = Watching(self._services, self, credential, frame, address=self._address)
         task = self._start(lambda: self._watch(watching, frame, request_id))
         self._watched[frame.run] = (watching, task)
 
@@ -209,8 +232,7 @@ class Socket:
         try:
             await watching.run_to_end()
         except (ProblemError, StoreError) as error:
-            why = problems.problem_of(error, request_id)
-            await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))
+            await self._refuse(problems.problem_of(error, request_id), request_id, frame.id, frame.run)
         finally:
             if (entry := self._watched.get(frame.run)) is not None and entry[0] is watching:
                 del self._watched[frame.run]
@@ -234,6 +256,7 @@ class Socket:
         credential = self.session.credential
         assert credential is not None
         try:
+            self._services.admission.command(self._who(credential), frame.type)
             if frame.wait is not None and len(self._tasks) > _WAITING_COMMANDS + len(self._watched):
                 raise problem("rate_limited", "Too many commands wait for their outcome.", retry_after_ms=1000)
             receipt = await commanding.accept(
@@ -261,12 +284,23 @@ class Socket:
             )
             await self._services.reach(self.session.credential or credential, frame.run, verb=None)
         except (ProblemError, StoreError) as error:
-            why = problems.problem_of(error, request_id)
-            await self.send(f.refused(why, request_id=request_id, frame_id=frame.id, run=frame.run))
+            await self._refuse(problems.problem_of(error, request_id), request_id, frame.id, frame.run)
             return
         await self.send(f.receipt(frame.id, outcome))
 
+    def _who(self, credential: Credential) -> Who:
+        return Who(credential.subject, self._address)
+
+    @property
+    def _address(self) -> str | None:
+        return None if self.seat is None else self.seat.address
+
+    async def _refuse(self, why: Problem, request_id: str, frame_id: str | None, run: str | None = None) -> None:
+        self._services.metrics.refused(why.code)
+        await self.send(f.refused(why, request_id=request_id, frame_id=frame_id, run=run))
+
     async def _refuse_command(self, frame: f.CommandFrame, why: Problem, request_id: str) -> None:
+        self._services.metrics.refused(why.code)
         refusal = commands.refusal(frame.command_id, frame.type, why, request_id)
         await self.send(f.receipt(frame.id, refusal))
 

@@ -6,15 +6,16 @@ them. Until the first byte a request that is wrong gets its status; what may hea
 """
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from towline.gateway import problems
+from towline.gateway.admission import Turned
 from towline.gateway.http import Call
 from towline.gateway.watching import Watching
 from towline.protocol import frames as f
@@ -77,15 +78,17 @@ class Slot:
 class _Streaming(StreamingResponse):
     """The answer, which ends the subscription also when the caller left before its first byte."""
 
-    def __init__(self, content: AsyncIterator[bytes], task: "asyncio.Task[None]") -> None:
+    def __init__(self, content: AsyncIterator[bytes], task: "asyncio.Task[None]", held: ExitStack) -> None:
         super().__init__(content, headers=_HEADERS, media_type=MEDIA_TYPE)
         self._task = task
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._task.cancel()
+            self._held.close()
 
 
 def is_wanted(call: Call) -> bool:
@@ -101,16 +104,33 @@ async def stream(call: Call) -> Response:
         frame = _subscription(call, run)
         if facts.sealed and call.request.headers.get("last-event-id") == str(facts.head):
             return Response(status_code=204)
-        call.services.admission.subscribe(call.who)
-        watching = Watching(
-            call.services, slot, call.credential, frame, one_event_a_frame=True, address=call.who.address
-        )
-        task = asyncio.create_task(watching.run_to_end())
-        task.add_done_callback(lambda _: slot.changed.set())
-        await _until_begun(task, slot)
+        with ExitStack() as held:
+            _let_in(call, held)
+            watching = Watching(
+                call.services, slot, call.credential, frame, one_event_a_frame=True, address=call.who.address
+            )
+            task = asyncio.create_task(watching.run_to_end())
+            task.add_done_callback(lambda _: slot.changed.set())
+            await _until_begun(task, slot)
+            return _Streaming(_frames(call, slot, task), task, held.pop_all())
     except (StoreUnavailable, StoreFull):
-        return StreamingResponse(_healing(), headers=_HEADERS, media_type=MEDIA_TYPE)
-    return _Streaming(_frames(call, slot, task), task)
+        away = _bye(CloseCode.OVERLOADED, "the store does not answer", _RETRY_MS)
+        return Response(away, headers=_HEADERS, media_type=MEDIA_TYPE)
+    except Turned as turned:
+        later = _bye(turned.code, turned.reason, turned.retry_ms or _RETRY_MS)
+        return Response(later, headers=_HEADERS, media_type=MEDIA_TYPE)
+
+
+def _let_in(call: Call, held: ExitStack) -> None:
+    """Takes the stream's place. A refusal is a `Turned`: a status that is none of 200 would end an EventSource."""
+    admission = call.services.admission
+    held.enter_context(admission.stream(call.who.subject))
+    try:
+        admission.subscribe(call.who)
+    except ProblemError as error:
+        why = error.problem
+        code = CloseCode.RATE_LIMITED if why.code == "rate_limited" else CloseCode.OVERLOADED
+        raise Turned(code, why.detail, why.retry_after_ms) from None
 
 
 def _subscription(call: Call, run: str) -> f.Subscribe:
@@ -150,8 +170,7 @@ async def _frames(call: Call, slot: Slot, task: "asyncio.Task[None]") -> AsyncIt
                 yield _bye(CloseCode.CREDENTIAL_ENDED, "the credential has ended; get a new one", _RETRY_MS)
                 return
             if services.draining.is_set():
-                retry_ms = random.randint(0, services.settings.drain_ms)
-                yield _bye(CloseCode.DRAIN, "the server is going away", retry_ms)
+                yield _bye(CloseCode.DRAIN, "the server is going away", services.farewell_ms())
                 return
             if (frame := slot.take()) is not None:
                 if isinstance(frame, f.Bye):
@@ -198,7 +217,3 @@ def _failed(call: Call, error: BaseException) -> bytes:
         return _event(f.refused(why, request_id=call.request_id, run=call.path("run")))
     problems.log_fault(error, call.request_id)
     return _bye(CloseCode.LOST_PLACE, "a fault of the server", _RETRY_MS)
-
-
-async def _healing() -> AsyncIterator[bytes]:
-    yield _bye(CloseCode.OVERLOADED, "the store does not answer", _RETRY_MS)

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Final, Protocol, TypeVar, assert_never
 
+from towline.gateway.admission import Shed
 from towline.gateway.guard import UNJUDGED
+from towline.gateway.limits import Who
 from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
 from towline.gateway.texts import TextStream
@@ -66,10 +68,14 @@ class Watching:
         frame: f.Subscribe,
         *,
         one_event_a_frame: bool = False,
+        address: str | None = None,
     ) -> None:
         self._services = services
         self._peer = peer
         self._credential = credential
+        self._who = Who(credential.subject, address)
+        self._owed_bytes = 0
+        self._retry_ms: int | None = None
         self._frame = frame
         self._one_event_a_frame = one_event_a_frame
         self._machine = s.Subscription(frame.after, limit=frame.limit)
@@ -143,6 +149,7 @@ class Watching:
         machine = self._machine
         if self._is_idle and machine.is_next(batch.first_seq) and self._peer.write(batch.wire(self._reader)):
             machine.sent_now(batch.last, batch.ending)
+            self._services.metrics.sent(len(batch.entries), replay=False)
             if self._texts is not None:
                 self._texts.receive_sent(batch.entries)
             self.is_quiet = False
@@ -167,10 +174,10 @@ class Watching:
             judged = self._credential
             caller, standing = await self._services.judge(judged, self.run)
             self._become(caller, standing.version)
-        with self._services.guard.guarding(self.run, self):
+        with self._services.metrics.subscribed(), self._services.guard.guarding(self.run, self):
             await self._watch()
         if self._ended_by is not None:
-            await self._peer.send(f.Unsubscribed(self.run, self._ended_by))
+            await self._peer.send(f.Unsubscribed(self.run, self._ended_by, retry_ms=self._retry_ms))
 
     async def _watch(self) -> None:
         hub = self._services.hub
@@ -194,6 +201,7 @@ class Watching:
         if (frame := await self._texts.next_frame()) is None:
             return False
         if not self._was_ended():
+            self._services.metrics.deltas += 1
             await self._peer.send(frame)
         return True
 
@@ -240,10 +248,7 @@ class Watching:
                     self._machine.receive_loaded(loaded.cursor, ended)
                     return
                 case s.Read():
-                    after, limit, heard = action.after, action.limit, action.heard
-                    self._machine.receive_page(
-                        await self._waited(lambda: logs.read_log(self.run, after, limit=limit, heard=heard))
-                    )
+                    await self._read(action)
                     return
                 case _:
                     await self._say(action)
@@ -251,6 +256,23 @@ class Watching:
             if not self._was_told:
                 raise
             await self._peer.lose_place()
+
+    async def _read(self, action: s.Read) -> None:
+        """A page of the log. Stored events wait for those of who is pressed less, and are given up before others."""
+        logs, admission = self._services.logs, self._services.admission
+        if self._was_told and not self._machine.is_live:
+            owed_bytes, self._owed_bytes = self._owed_bytes, 0
+            try:
+                await admission.replay(self._who, owed_bytes)
+            except Shed as shed:
+                self._retry_ms = shed.retry_ms
+                self._end("shed")
+                return
+        async with nullcontext() if self._machine.is_live else admission.reading():
+            after, limit, heard = action.after, action.limit, action.heard
+            page = await self._waited(lambda: logs.read_log(self.run, after, limit=limit, heard=heard))
+        self._owed_bytes += sum(len(entry.raw) for entry in page.entries)
+        self._machine.receive_page(page)
 
     async def _say(self, action: s.Action) -> None:
         caller = self._caller
@@ -268,6 +290,7 @@ class Watching:
                         return
                     if self._texts is not None:
                         self._texts.receive_sent(entries)
+                    self._services.metrics.sent(len(entries), replay=action.replay)
                     raw = [project_entry(entry, self._reader) for entry in entries]
                     await self._peer.send(f.events(self.run, raw, entries[-1].cursor, replay=action.replay))
             case s.SendLive():

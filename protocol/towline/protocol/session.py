@@ -133,6 +133,8 @@ class Session:
         self, *, subprotocols: Sequence[str], is_origin_allowed: bool, token: str | None, now_ms: int
     ) -> None:
         """The socket was upgraded; `token` is the bearer of its Authorization header, if it had one."""
+        if self._phase == "closed":
+            return  # it was not let in; what was decided then is said now
         self._phase = "greeting"
         if f.SUBPROTOCOL not in subprotocols:
             self._close(CloseCode.NO_SUBPROTOCOL, f"offer the subprotocol {f.SUBPROTOCOL}", say_bye=False)

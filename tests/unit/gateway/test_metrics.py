@@ -13,8 +13,8 @@ def test_what_is_counted_is_shown() -> None:
     metrics.count_open(lambda: 7, lambda: 3)
     metrics.refused("rate_limited")
     metrics.closed(4505)
-    metrics.live_events.inc(5)
-    metrics.deltas.inc()
+    metrics.sent(5, replay=False)
+    metrics.deltas += 1
     metrics.handed_on(0.002)
     metrics.sampled(Sample(lag_ms=20, buffered_bytes=99, store_ms=3), Level.CREATES)
     with metrics.subscribed():

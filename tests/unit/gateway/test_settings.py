@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from towline.gateway.limits import VARIABLES, Allowances
 from towline.gateway.settings import Settings, SettingsError, from_environment
 
 SECRET = "s" * 32
@@ -51,6 +52,10 @@ def test_what_is_given_wins_and_none_is_not_given() -> None:
         ("TOWLINE_GATEWAY_PORT", "-1"),
         ("TOWLINE_GATEWAY_DEVELOPMENT", "maybe"),
         ("TOWLINE_GATEWAY_HELLO_MS", "1s"),
+        ("TOWLINE_GATEWAY_SOCKETS", "0"),
+        ("TOWLINE_GATEWAY_RECONNECTS_PER_S", "0"),
+        ("TOWLINE_GATEWAY_METRICS_BIND", "9100"),
+        ("TOWLINE_GATEWAY_METRICS_BIND", ":9100"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(name: str, value: str) -> None:
@@ -67,6 +72,23 @@ def test_what_is_needed_is_asked_for(name: str) -> None:
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
     with pytest.raises(SettingsError, match="32"):
         from_environment({**NEEDED, "TOWLINE_JWT_SECRET": "short"})
+
+
+def test_limits_are_settings_of_their_own() -> None:
+    settings = from_environment(
+        {
+            **NEEDED,
+            "TOWLINE_GATEWAY_COMMANDS_PER_S": "7",
+            "TOWLINE_GATEWAY_ADDRESS_FACTOR": "0",
+            "TOWLINE_GATEWAY_METRICS_BIND": "[::1]:9100",
+        }
+    )
+    assert settings.limits == Allowances(commands_per_s=7, address_factor=0)
+    assert settings.metrics_bind == ("::1", 9100)
+
+
+def test_each_limit_has_its_variable() -> None:
+    assert {name.lower() for name in VARIABLES} == set(Allowances.__struct_fields__)
 
 
 @pytest.mark.parametrize("address", ["https://id.example/keys", "http://127.0.0.1:1/k", "/etc/towline/keys.json"])

@@ -218,6 +218,9 @@ CALLS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", "/v1/workflows"): Operation(summary="What can be started", answers={200: answers.Workflows}),
     ("GET", "/v1/whoami"): Operation(summary="What the credential says", answers={200: answers.Whoami}),
     ("GET", "/healthz"): Operation(summary="The process lives", answers={200: answers.Health}, is_public=True),
+    ("GET", "/metrics"): Operation(
+        summary="Numbers about this gateway", answers={200: Bytes("text/plain")}, is_public=True
+    ),
     ("GET", "/readyz"): Operation(summary="Whether to send work here", answers={200: answers.Health}, is_public=True),
     ("GET", "/openapi.json"): Operation(
         summary="This document", takes=(_KNOWN,), answers={200: dict[str, Any], 304: None}, is_public=True

@@ -1,44 +1,69 @@
 """Artifacts and payloads over HTTP: what a run made, as a list and as bytes.
 
-Promises that bytes are sent only to who may read the event that announced them, decided anew at each read:
-by the caller's role, or by the lease that a worker shows. Leaves how
-they are sent to `sending`.
+Promises that bytes are sent only to who may read the event that announced them, decided anew at each read: by
+the caller's role, or by the lease that a worker shows. Leaves how they are sent to `sending`.
 """
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
+import msgspec
 from starlette.responses import Response
 
 from towline.gateway.http import Call, json_answer, route
 from towline.gateway.leases import role_of
 from towline.gateway.sending import send_bytes
-from towline.protocol.codec import Entry
-from towline.protocol.cursor import START
+from towline.protocol.codec import Entry, type_of
+from towline.protocol.cursor import START, Cursor
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import EVENTS
 from towline.protocol.ids import is_upload_ref
-from towline.protocol.limits import STORE_PAGE_EVENTS
-from towline.protocol.projection import Role, may_read
+from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, STORE_PAGE_EVENTS
+from towline.protocol.projection import Role, may_read, project_entry
 from towline.protocol.store.given import given_upload, upload_field
 
 _REF: Final = re.compile(r"[A-Za-z0-9_:.-]{1,128}\Z")
+_PAGE: Final = re.compile(r"a[0-9]{1,16}\Z", re.ASCII)
 INPUT_AUDIENCE: Final = EVENTS["run.created"].fields["input_ref"]
 _HASH: Final = re.compile(r"(?:.*[:_])?([0-9a-f]{64})\Z")
 
 
 async def index(call: Call) -> Response:
-    """`GET /v1/runs/{run}/artifacts`."""
-    return json_answer({"items": await _listed(call), "next_page": None})
-
-
-async def _listed(call: Call) -> list[dict[str, Any]]:
+    """`GET /v1/runs/{run}/artifacts`, oldest first."""
     run, role = call.path("run"), await role_of(call)
-    return [
-        _described(entry)
-        for entry in await call.services.find_entries(run, frozenset({"artifact.created"}))
-        if may_read(role, entry.meta.audience)
-    ]
+    limit, after = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX), _position(call.query("page"))
+    items: list[dict[str, Any]] = []
+    async for entry in _announced(call, run, role, after):
+        if len(items) == limit:
+            return json_answer({"items": items, "next_page": f"a{items[-1]['seq']}"})
+        items.append(_described(entry))
+    return json_answer({"items": items, "next_page": None})
+
+
+def _position(page: str | None) -> Cursor:
+    if page is None:
+        return START
+    if not _PAGE.match(page):
+        raise problem("bad_request", "Send `next_page` as it came.", field="page", expected="a next_page")
+    return Cursor(int(page[1:]))
+
+
+async def _announced(call: Call, run: str, role: Role, after: Cursor = START) -> AsyncIterator[Entry]:
+    """The events of artifacts that `role` may read, in order."""
+    async for entry in _entries(call, run, after):
+        if type_of(entry.raw) == "artifact.created" and may_read(role, entry.meta.audience):
+            yield entry
+
+
+async def _entries(call: Call, run: str, after: Cursor) -> AsyncIterator[Entry]:
+    while True:
+        page = await call.services.store.read_log(run, after, limit=STORE_PAGE_EVENTS)
+        for entry in page.entries:
+            yield entry
+        if len(page.entries) < STORE_PAGE_EVENTS:
+            return
+        after = page.entries[-1].cursor
 
 
 def _described(entry: Entry) -> dict[str, Any]:
@@ -54,9 +79,10 @@ def _described(entry: Entry) -> dict[str, Any]:
 
 async def download(call: Call) -> Response:
     """`GET /v1/runs/{run}/artifacts/{artifact}`."""
-    wanted = call.path("artifact")
-    for found in await _listed(call):
-        if found["id"] == wanted:
+    run, wanted = call.path("run"), call.path("artifact")
+    mark = msgspec.json.encode(wanted)
+    async for entry in _announced(call, run, await role_of(call)):
+        if mark in entry.raw and (found := _described(entry))["id"] == wanted:
             return await send_bytes(call, found["sha256"], found["media_type"], found["name"])
     raise problem("not_found", "The run has no such artifact, or you may not read it.")
 
@@ -86,20 +112,16 @@ async def _upload(call: Call, run: str, ref: str, role: Role) -> Response:
 
 
 async def _is_named(call: Call, run: str, ref: str, role: Role) -> bool:
-    mark, after = f'"{ref}"'.encode(), START
-    while True:
-        page = await call.services.store.read_log(run, after, limit=STORE_PAGE_EVENTS)
-        for entry in page.entries:
-            # The mark may also stand in a text; only the envelope's own member counts, and the first event's input.
-            if mark not in entry.raw:
-                continue
-            if may_read(role, entry.meta.audience) and entry.event().ref == ref:
-                return True
-            if entry.seq == 1 and may_read(role, INPUT_AUDIENCE) and entry.event().data.get("input_ref") == ref:
-                return True
-        if len(page.entries) < STORE_PAGE_EVENTS:
-            return False
-        after = page.entries[-1].cursor
+    """Whether an event, as `role` reads it, names the payload, or the run's input is it."""
+    mark = f'"{ref}"'.encode()
+    async for entry in _entries(call, run, START):
+        # The mark may also stand in a text; only the envelope's own member counts, and the first event's input.
+        if mark not in entry.raw:
+            continue
+        shown = msgspec.json.decode(project_entry(entry, role))
+        if ref == shown["ref"] or (entry.seq == 1 and ref == (shown["data"] or {}).get("input_ref")):
+            return True
+    return False
 
 
 def _not_named() -> ProblemError:

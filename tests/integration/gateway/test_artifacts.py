@@ -86,6 +86,37 @@ async def test_a_range(
         assert answer.content == content
 
 
+async def test_artifacts_are_listed_in_pages(gateway: RunningGateway) -> None:
+    run = await gateway.start()
+    hand = await gateway.hold(run)
+    for number in range(5):
+        await publish(gateway, hand, b"x", name=f"{number}.txt", media_type="text/plain", number=number)
+        await hand.note(count=3)
+    path, names, page = f"/v1/runs/{run}/artifacts?limit=2", list[str](), ""
+    while True:
+        answer = (await gateway.http.get(path + page)).json()
+        assert 0 < len(answer["items"]) <= 2
+        names += [item["name"] for item in answer["items"]]
+        if answer["next_page"] is None:
+            break
+        page = f"&page={answer['next_page']}"
+    assert names == [f"{number}.txt" for number in range(5)]
+    for wrong, field in (("limit=0", "limit"), ("limit=201", "limit"), ("page=x", "page"), ("page=", "page")):
+        assert (await gateway.http.get(f"/v1/runs/{run}/artifacts?{wrong}")).json()["field"] == field
+
+
+async def test_a_large_result_is_read_by_who_reads_the_result(gateway: RunningGateway) -> None:
+    run = await gateway.start(grants={"user:bob": "viewer", "user:eve": "collaborator"})
+    hand = await gateway.hold(run)
+    ref = "pay_" + await gateway.services.payloads.put(b'"large"')
+    data = d.RunCompleted(summary="done", claims=[], verified=None, result=None)
+    hand.seen = (await gateway.store.facts(run)).head
+    await gateway.store.close(hand.commit(NewEntry("run.completed", AGENT, data, ref=ref)))
+    for who, status in (("ana", 200), ("eve", 200), ("bob", 404), ("mallory", 404)):
+        answer = await gateway.http.get(f"/v1/runs/{run}/payloads/{ref}", headers=gateway.as_(who))
+        assert (who, answer.status_code) == (who, status)
+
+
 async def test_several_ranges_come_as_parts(gateway: RunningGateway) -> None:
     run = await gateway.start()
     await publish(gateway, await gateway.hold(run), b"0123456789", name="x", media_type="text/plain")

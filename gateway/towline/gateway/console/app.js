@@ -123,7 +123,7 @@ async function artifacts(run) {
     const href = URL.createObjectURL(await api(`/runs/${enc(run)}/artifacts/${enc(id)}`, { raw: true }));
     el('a', '', { href, download: name }).click(); // the blob goes with the page
   };
-  const { items } = await api(`/runs/${enc(run)}/artifacts`);
+  const { items } = await api(`/runs/${enc(run)}/artifacts?limit=200`);
   if (run === view?.run) fill('artifacts', items.map((made) => el('li', '', {},
     el('button', made.name, { className: 'quiet', onclick: () => act(() => save(made)) }),
     el('small', `${made.media_type}, ${(made.size / 1024).toFixed(1)} KiB`))));

@@ -130,7 +130,9 @@ CALLS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", "/v1/runs/{run}/requests/{request}"): Operation(
         summary="A question of the run, open or resolved", answers={200: answers.Request}
     ),
-    ("GET", "/v1/runs/{run}/artifacts"): Operation(summary="What the run made", answers={200: answers.Artifacts}),
+    ("GET", "/v1/runs/{run}/artifacts"): Operation(
+        summary="What the run made, oldest first", takes=_PAGE, answers={200: answers.Artifacts}
+    ),
     ("GET", "/v1/runs/{run}/artifacts/{artifact}"): Operation(
         summary="The bytes of an artifact",
         takes=(*_TICKET, _RANGE, _KNOWN),

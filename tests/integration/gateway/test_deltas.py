@@ -324,3 +324,37 @@ async def test_the_texts_of_a_worker_over_http_end_with_the_run_and_reasoning_st
     ]  # fmt: skip
     assert [event["type"] for event in answer.json()["events"]][-2:] == ["message.completed", "run.completed"]
     assert "CANARY" not in (await gateway.http.get(f"/v1/runs/{run}/events")).text
+
+
+@pytest.mark.parametrize("with_deltas", [False, True])
+async def test_a_share_shows_text_only_if_it_says_so_and_only_what_viewers_read(
+    gateway: RunningGateway, with_deltas: bool
+) -> None:
+    talk = await talker(gateway)
+    answer = await gateway.http.post(
+        f"/v1/runs/{talk.run}/shares", json={"expires_in_ms": 600_000, "deltas": with_deltas}
+    )
+    assert answer.status_code == 201, answer.text
+    async with listening(gateway, talk, answer.json()["token"]) as wire:
+        await talk.say(0, "for the team")
+        await talk.say(0, "for all", message="m2", audience="viewer")
+        if with_deltas:
+            assert (await wire.until("delta"))["text"] == "for all"
+        await talk.hand.note()
+        await wire.until("events")
+        assert len(deltas(wire)) == with_deltas
+
+
+async def test_a_reader_who_loses_the_run_gets_no_more_of_its_text(gateway: RunningGateway) -> None:
+    talk = await talker(gateway)
+    path = f"/v1/runs/{talk.run}/grants/user:bea"
+    assert (await gateway.http.put(path, json={"role": "collaborator"})).status_code < 300
+    async with listening(gateway, talk, token("bea")) as wire:
+        await talk.say(0, "seen")
+        assert (await wire.until("delta"))["text"] == "seen"
+        assert (await gateway.http.delete(path)).status_code < 300
+        await wire.until("unsubscribed", code="revoked")
+        await talk.say(4, " CANARY")
+        await wire.send(op="ping", id="p")
+        await wire.until("pong")
+        assert "CANARY" not in "".join(frame["text"] for frame in deltas(wire))

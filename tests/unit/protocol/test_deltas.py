@@ -147,7 +147,7 @@ def test_the_end_of_a_step_ends_its_messages_and_the_end_of_the_run_all() -> Non
 def test_what_a_slow_reader_has_not_taken_is_merged_and_past_a_bound_read_again() -> None:
     lane = joined()
     whole = ""
-    for number in range(10_000):
+    for number in range(20_000):
         text = f"{number:05}"
         lane.receive_pieces([piece(len(whole), text)], 0)
         whole += text
@@ -155,6 +155,28 @@ def test_what_a_slow_reader_has_not_taken_is_merged_and_past_a_bound_read_again(
     assert lane.next_action(1000) == ReadTexts()
     lane.receive_texts([piece(len(whole) - 100, whole[-100:])], 1000)
     assert sent(lane, 1000) == [("m", 1, len(whole) - 100, whole[-100:])]
+
+
+def test_what_is_held_of_all_messages_together_is_bounded_and_comes_all_the_same() -> None:
+    lane = joined()
+    names = [str(number) for number in range(100)]
+    whole = {name: f"{name}:" + "é" * 10_000 for name in names}
+    for start in range(0, 10_000, 500):
+        for name in names:
+            lane.receive_pieces([piece(start, whole[name][start : start + 500], message=name)], 0)
+            assert lane._held_chars() < 70 * 1024
+    shown = dict.fromkeys(names, "")
+    now_ms = 0
+    while shown != whole:
+        now_ms += 1000
+        assert now_ms < 100_000
+        while (action := lane.next_action(now_ms)) is not None:
+            if isinstance(action, ReadTexts):
+                lane.receive_texts([piece(0, whole[name], message=name) for name in names], now_ms)
+                assert lane._held_chars() < 100 * 1024
+                continue
+            assert action.piece.offset == len(shown[action.piece.message])
+            shown[action.piece.message] += action.piece.text
 
 
 def test_a_long_text_leaves_in_frames_that_cut_no_code_point() -> None:

@@ -19,8 +19,9 @@ async def lose_the_tail(gateway: RunningGateway, run: str, keep: int) -> None:
     keys = RunKeys.of(run)
     entries = await client.xrange(keys.log)
     kept = entries[keep - 1][0].decode().split("-")
-    await client.xdel(keys.log, *(entry for entry, _ in entries[keep:]))
-    await client.execute_command("XSETID", keys.log, entries[keep - 1][0])
+    await client.delete(keys.log)
+    for entry_id, fields in entries[:keep]:
+        await client.xadd(keys.log, fields, id=entry_id)
     await client.hset(keys.run, mapping={"last_seq": kept[0], "last_tag": kept[1]})
 
 

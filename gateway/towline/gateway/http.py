@@ -35,7 +35,10 @@ from towline.protocol.validation import NotJson, read_json, to_type
 T = TypeVar("T")
 
 REQUEST_ID: Final = "Towline-Request-Id"
-EXPOSED: Final = (REQUEST_ID, "Idempotency-Replayed", "Towline-Existing", "ETag", "Location", "Retry-After")
+EXPOSED: Final = (
+    *(REQUEST_ID, "Idempotency-Replayed", "Towline-Existing", "ETag", "Location", "Retry-After"),
+    *("Content-Disposition", "Content-Range"),
+)
 _BODY_S: Final = 30.0
 _security: Final = logging.getLogger("towline.security")
 _json: Final = msgspec.json.Encoder()

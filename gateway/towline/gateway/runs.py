@@ -174,7 +174,7 @@ async def _readable(call: Call, runs: list[str], wanted: _Filter) -> list[dict[s
 
     async def load(run: str) -> tuple[Caller, Loaded] | None:
         try:
-            caller, _ = await call.services.reach(call.credential, run)
+            caller, _ = await call.services.reach(call.credential, run, in_list=True)
             return caller, await call.services.store.load(run)
         except (NoRun, RunGone, ProblemError):
             return None

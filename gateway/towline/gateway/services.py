@@ -120,12 +120,19 @@ class Services:
         info = await self.workflow_of(name, version)
         return None if info is None else info.signals
 
-    async def reach(self, credential: Credential, run: str, *, verb: Verb | None = "read") -> tuple[Caller, RunFacts]:
-        """The caller on `run` and what the store knows of it. Raises `not_found`, and `bad_request` for no id."""
-        caller, standing = await self.judge(credential, run, verb=verb)
+    async def reach(
+        self, credential: Credential, run: str, *, verb: Verb | None = "read", in_list: bool = False
+    ) -> tuple[Caller, RunFacts]:
+        """The caller on `run` and what the store knows of it. Raises `not_found`, and `bad_request` for no id.
+
+        `in_list`: nobody asked for this run, it only might stand in a list; to leave it out is no denial to log.
+        """
+        caller, standing = await self.judge(credential, run, verb=verb, in_list=in_list)
         return caller, standing.facts
 
-    async def judge(self, credential: Credential, run: str, *, verb: Verb | None = "read") -> tuple[Caller, Standing]:
+    async def judge(
+        self, credential: Credential, run: str, *, verb: Verb | None = "read", in_list: bool = False
+    ) -> tuple[Caller, Standing]:
         """As `reach`, with all that the verdict stands on."""
         if not is_run_id(run):
             raise problem("bad_request", "No run has such an id.", field="run", expected="a run id")
@@ -135,7 +142,8 @@ class Services:
             raise access.not_found() from None
         caller = access.caller_of(credential, run, standing.facts.owner, standing.fields, verb=verb)
         if caller is None:
-            _security.warning("denied: %r has no access to %s", credential.subject, run)
+            if not in_list:
+                _security.warning("denied: %r has no access to %s", credential.subject, run)
             raise access.not_found()
         return caller, standing
 

@@ -127,9 +127,7 @@ async def asset(request: Request) -> Response:
 
 
 _LATER: Final = (
-    ("/v1/inbox", "GET"),
     ("/v1/runs/{run}", "DELETE"),
-    ("/v1/runs/{run}/queries/{name}", "GET"),
     ("/v1/runs/{run}/audit", "GET"),
     ("/v1/runs/{run}/export", "GET"),
     ("/v1/runs/{run}/fork", "POST"),

@@ -61,6 +61,44 @@ class Request(Struct):
     decisions: list[Vote]
 
 
+class Published(Struct):
+    """A value that a workflow published under a name."""
+
+    name: str
+    value: Any
+    audience: str
+    published_at: str
+
+
+class InboxRun(Struct):
+    """The run of an item of the inbox, for a list."""
+
+    id: str
+    headline: str | None
+    workflow: str
+    thread: str | None
+    owner: str | None
+    status: str
+
+
+class InboxItem(Struct):
+    """Something that waits for the caller: a question (`request`, as in `waiting_on`) or a `blocker`."""
+
+    kind: str
+    run: InboxRun
+    request: JsonObject | None
+    blocker: JsonObject | None
+    since: str
+    expires_at: str | None
+
+
+class Inbox(Struct):
+    """A page of what waits for the caller."""
+
+    items: list[InboxItem]
+    next_page: str | None
+
+
 class Artifact(Struct):
     """Something a run made."""
 

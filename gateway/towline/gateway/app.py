@@ -19,7 +19,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from towline.gateway import about, artifacts, claiming, commanding, leases, pages, runs, sharing, uploads, writing
+from towline.gateway import (
+    about,
+    artifacts,
+    claiming,
+    commanding,
+    inbox,
+    leases,
+    pages,
+    runs,
+    sharing,
+    uploads,
+    writing,
+)
 from towline.gateway import drain as leaving
 from towline.gateway.admission import Turned
 from towline.gateway.describing import serving
@@ -116,7 +128,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         )
         services.metrics.count_open(lambda: len(sockets), lambda: hub.followed)
         lasting = (
-            *(hub.run(), services.guard.run(), gauge.run()),
+            *(hub.run(), services.guard.run(), services.feeds.run(), gauge.run()),
             *(sweeper.run_forever(), uploads.sweep_forever(services)),
         )
         background = [asyncio.create_task(work) for work in lasting]
@@ -136,6 +148,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         *runs.ROUTES,
         *pages.ROUTES,
         *commanding.ROUTES,
+        *inbox.ROUTES,
         *artifacts.ROUTES,
         *claiming.ROUTES,
         *leases.ROUTES,

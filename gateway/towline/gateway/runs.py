@@ -9,26 +9,24 @@ import asyncio
 import base64
 import binascii
 import re
-from typing import Any, Final, get_args
+from typing import Any, Final
 
-from msgspec import Struct
 from starlette.responses import Response
 
 from towline.gateway import access, claiming
+from towline.gateway.filters import Filter, read_filter
 from towline.gateway.http import Call, json_answer, route
 from towline.protocol import source_paths
 from towline.protocol.commands import Cancel
 from towline.protocol.cursor import LATEST, Cursor
 from towline.protocol.errors import ProblemError, problem
-from towline.protocol.ids import is_command_id, is_subject
+from towline.protocol.ids import is_command_id
 from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, WAIT_MAX_MS
 from towline.protocol.projection import Caller
-from towline.protocol.run_state import Run
 from towline.protocol.store.acceptance import cancel_run
 from towline.protocol.store.api import Loaded, NoRun, RunGone
 from towline.protocol.store.keys import listed_for, listed_for_group
 from towline.protocol.store.starting import CHANNEL_VERSION, StartRun, start_run
-from towline.protocol.values import Status, WaitKind
 
 _PASSES: Final = 4
 """How often a page of a filtered list reads on before it is answered short, with its `next_page`."""
@@ -90,60 +88,11 @@ def _check_source(value: Any, roots: tuple[str, ...]) -> None:
         ) from None
 
 
-class _Filter(Struct, frozen=True):
-    """What a run must be to stand in the list."""
-
-    statuses: frozenset[str] | None
-    owner: str | None
-    workflow: str | None
-    thread: str | None
-    label: tuple[str, str] | None
-    parent: str | None
-    waiting_on: str | None
-
-    def takes(self, run: Run) -> bool:
-        return (
-            (self.statuses is None or run.status in self.statuses)
-            and self.owner in (None, run.owner)
-            and self.workflow in (None, run.workflow)
-            and self.thread in (None, run.thread)
-            and (self.label is None or (run.labels or {}).get(self.label[0]) == self.label[1])
-            and (self.parent is None or (run.parent is not None and run.parent.run == self.parent))
-            and (self.waiting_on is None or any(wait.kind == self.waiting_on for wait in run.waiting_on))
-        )
-
-
-def _filter(call: Call, owner: str | None) -> _Filter:
-    statuses = None
-    if (text := call.query("status")) is not None:
-        statuses = frozenset(_word("status", part, get_args(Status)) for part in text.split(","))
-    label = None
-    if (text := call.query("label")) is not None:
-        name, colon, value = text.partition(":")
-        if not colon:
-            raise problem("bad_request", "A label is written as name:value.", field="label", expected="name:value")
-        label = (name, value)
-    waiting_on = call.query("waiting_on")
-    if waiting_on is not None:
-        _word("waiting_on", waiting_on, get_args(WaitKind))
-    return _Filter(
-        statuses, owner, call.query("workflow"), call.query("thread"), label, call.query("parent"), waiting_on
-    )
-
-
-def _word(field: str, word: str, known: tuple[str, ...]) -> str:
-    if word not in known:
-        raise problem("bad_request", f"{field} has no such value.", field=field, known=list(known))
-    return word
-
-
 async def index(call: Call) -> Response:
     """`GET /v1/runs`."""
     access.require(call.credential, "read")
-    owner = call.query("owner")
-    if owner is not None and not is_subject(owner):
-        raise problem("bad_request", "No subject is named so.", field="owner")
-    wanted = _filter(call, owner)
+    wanted = read_filter(call.query)
+    owner = wanted.owner
     limit = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX)
     before = _position(call.query("page"))
     subject = call.credential.subject
@@ -168,7 +117,7 @@ async def index(call: Call) -> Response:
     return json_answer({"items": items, "next_page": next_page})
 
 
-async def _readable(call: Call, runs: list[str], wanted: _Filter) -> list[dict[str, Any]]:
+async def _readable(call: Call, runs: list[str], wanted: Filter) -> list[dict[str, Any]]:
     """The Runs among `runs` that the caller may read and `wanted` takes, in order."""
     items: list[dict[str, Any]] = []
 
@@ -237,7 +186,7 @@ async def cancel(call: Call) -> Response:
     run = call.path("run")
     caller, _ = await call.services.reach(call.credential, run, verb=None)
     body = await call.body(CancelBody, optional=True)
-    command_id = body.command_id or call.idempotency_key()
+    command_id = call.idempotency_key() if body.command_id is None else body.command_id
     if command_id is not None and not is_command_id(command_id):
         raise problem(
             "bad_request", "A command id is 1 to 128 of [A-Za-z0-9._:-].", field="command_id", expected="a command id"

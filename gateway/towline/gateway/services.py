@@ -15,6 +15,7 @@ from typing import Any, Final
 from towline.gateway import access, drain
 from towline.gateway.admission import Admission
 from towline.gateway.credentials import Credentials
+from towline.gateway.feeds import Feeds
 from towline.gateway.guard import Guard
 from towline.gateway.hub import Hub, Watcher
 from towline.gateway.logs import Logs
@@ -50,6 +51,7 @@ class Services:
         hub.on_torn(self.logs.clear)
         self.credentials = Credentials(settings, store)
         self.guard = Guard(store)
+        self.feeds = Feeds(store)
         self.payloads = open_payloads(settings.payloads)
         self.draining = asyncio.Event()
         self.metrics = Metrics()

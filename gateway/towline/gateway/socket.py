@@ -15,7 +15,7 @@ from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
-from towline.gateway import commanding, problems
+from towline.gateway import commanding, feeds, problems
 from towline.gateway.admission import Seat, Turned
 from towline.gateway.http import bearer
 from towline.gateway.limits import Who
@@ -63,6 +63,7 @@ class Socket:
         self._out = Outbound(websocket, self.session)
         self._moved = asyncio.Event()
         self._watched: dict[str, tuple[Watching, asyncio.Task[None]]] = {}
+        self._feeds: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._commands: asyncio.Queue[tuple[f.CommandFrame, str]] = asyncio.Queue(PENDING_COMMANDS)
 
@@ -207,8 +208,9 @@ class Socket:
                     why = Problem("rate_limited", "Too many commands at once.", retry_after_ms=1000)
                     await self._refuse_command(frame, why, action.request_id)
             case f.Watch():
-                why = Problem("unsupported", "Watching many runs is not served yet; subscribe to each.")
-                await self._refuse(why, action.request_id, frame.id)
+                if (old := self._feeds.pop(frame.feed, None)) is not None:
+                    old.cancel()
+                self._feeds[frame.feed] = self._start(lambda: self._watch_feed(frame, action.request_id))
 
     async def _subscribe(self, frame: f.Subscribe, request_id: str) -> None:
         credential = self.session.credential
@@ -236,6 +238,15 @@ class Socket:
         finally:
             if (entry := self._watched.get(frame.run)) is not None and entry[0] is watching:
                 del self._watched[frame.run]
+
+    async def _watch_feed(self, frame: f.Watch, request_id: str) -> None:
+        services = self._services
+        try:
+            await feeds.serve(
+                services.feeds, self, frame, lambda: self.session.credential, now_ms=services.store.now_ms()
+            )
+        except ProblemError as error:
+            await self._refuse(error.problem, request_id, frame.id)
 
     async def _leave(self, run: str, farewell: f.Unsubscribed) -> None:
         """Ends the subscription of `run`, if there is one; after `farewell` nothing of it follows."""

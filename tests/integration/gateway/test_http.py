@@ -343,7 +343,7 @@ async def test_what_there_is_to_know_about_a_gateway(gateway: RunningGateway) ->
         refused(await anyone.get("/v1/nowhere"), 404, "not_found")
         for path in ("/../settings.py", "/__init__.py", "/console/../app.py", "/console/%2e%2e%2fapp.py"):
             assert (await anyone.get(path)).status_code == 404
-    for path in ("/v1/inbox", "/openapi.json", "/v1/runs/r/audit"):
+    for path in ("/v1/runs/r/export", "/v1/holds/all", "/v1/runs/r/audit"):
         refused(await gateway.http.get(path), 409, "unsupported")
 
 

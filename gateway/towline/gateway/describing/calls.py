@@ -130,6 +130,14 @@ CALLS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", "/v1/runs/{run}/requests/{request}"): Operation(
         summary="A question of the run, open or resolved", answers={200: answers.Request}
     ),
+    ("GET", "/v1/runs/{run}/queries/{name}"): Operation(
+        summary="A value that the workflow published", answers={200: answers.Published}
+    ),
+    ("GET", "/v1/inbox"): Operation(
+        summary="What waits for the caller; with `wait_ms` once it is another than the one held, or not empty",
+        takes=(*_query(wait_ms=_WAIT), *_PAGE, _KNOWN),
+        answers={200: answers.Inbox, 304: None},
+    ),
     ("GET", "/v1/runs/{run}/artifacts"): Operation(
         summary="What the run made, oldest first", takes=_PAGE, answers={200: answers.Artifacts}
     ),

@@ -60,6 +60,11 @@ class PartitionKeys(msgspec.Struct, frozen=True):
     def meta(self) -> str:
         return f"{self.tag}:meta"
 
+    @property
+    def changes(self) -> str:
+        """The sharded channel on which scripts publish the id of a run that they append to."""
+        return f"{self.tag}:changes"
+
     def commands(self, queue: str) -> str:
         return f"{self.tag}:commands:{queue}"
 

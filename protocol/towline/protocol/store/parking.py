@@ -5,7 +5,7 @@ Promises that a parked run keeps its log as it is and holds no lease. Leaves lea
 """
 
 from towline.protocol import event_data as d
-from towline.protocol import times
+from towline.protocol import inbox, times
 from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import Cursor
 from towline.protocol.events import Actor
@@ -52,5 +52,6 @@ async def park(store: Store, claimed: api.Claimed, queue: str, blocker: Blocker,
         seen=seen,
         now_ms=store.now_ms(),
         entries=[entry],
+        inbox_add=inbox.blocked(blocker.id, (await store.facts(claimed.run)).owner),
     )
     await store.release(commit, "blocked")

@@ -24,6 +24,7 @@ from towline.protocol.store.commits import Commits
 from towline.protocol.store.connection import open_multiplexed, translated
 from towline.protocol.store.dispatch import Dispatch
 from towline.protocol.store.holders import Holders
+from towline.protocol.store.inboxes import Inboxes
 from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
 from towline.protocol.store.notices import Notices
 from towline.protocol.store.scripts import Probe
@@ -33,7 +34,7 @@ from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Holders, Sweeps, Texts, Uploads):
+class RedisStore(Accesses, Commits, Holders, Inboxes, Sweeps, Texts, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, probe: Probe | None) -> None:

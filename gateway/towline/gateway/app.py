@@ -127,6 +127,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
             on_sample=services.receive_sample,
         )
         services.metrics.count_open(lambda: len(sockets), lambda: hub.followed)
+        hub.on_handed_on = services.metrics.handed_on
         lasting = (
             *(hub.run(), services.guard.run(), services.feeds.run(), gauge.run()),
             *(sweeper.run_forever(), uploads.sweep_forever(services)),

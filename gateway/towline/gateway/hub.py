@@ -67,6 +67,9 @@ class Hub:
         self._heads: dict[str, Cursor] = {}
         self._fresh: set[str] = set()
         self._gathered: dict[str, list[Entry]] = {}
+        self._gathered_at_s = 0.0
+        self.on_handed_on: Callable[[float], None] = lambda after_s: None
+        """Told, for each hand-over, how many seconds after the oldest of its notices it was done."""
         self._was_torn = False
         self._on_torn: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
@@ -151,6 +154,7 @@ class Hub:
             elif notice.entries and notice.run in self._followers:
                 if not self._gathered:
                     loop.call_soon(self._hand_on)  # runs once the reader has to wait
+                    self._gathered_at_s = loop.time()
                 self._gathered.setdefault(notice.run, []).extend(notice.entries)
 
     def _hand_on(self) -> None:
@@ -164,6 +168,7 @@ class Hub:
             for batch in batches(run, entries):
                 for follower in tuple(followers):
                     follower.receive_batch(batch)
+        self.on_handed_on(asyncio.get_running_loop().time() - self._gathered_at_s)
 
     async def _watch_heads(self) -> None:
         loop = asyncio.get_running_loop()

@@ -241,16 +241,22 @@ async def test_what_a_worker_needs_is_never_refused(
 
 async def test_metrics_tell_nothing_of_anyone(gateway: RunningGateway) -> None:
     run = await gateway.start(labels={"canary": "canary-label"})
+    hand = await gateway.hold(run)
     await gateway.http.get("/v1/runs/run_canary", headers=gateway.as_("canary-subject"))
     async with gateway.socket() as wire:
         await wire.subscribe(run, after="0")
         await wire.until("live")
+        await hand.note()
+        await wire.until("events", replay=False)
         async with httpx.AsyncClient(base_url=gateway.url) as anyone:
             text = (await anyone.get("/metrics")).text
     lines = text.splitlines()
     for line in ("towline_sockets 1.0", "towline_subscriptions 1.0", "towline_runs_followed 1.0"):
         assert line in lines
-    assert 'towline_events_sent_total{kind="replay"} 1.0' in lines
+    for line in ('towline_events_sent_total{kind="replay"} 2.0', 'towline_events_sent_total{kind="live"} 1.0'):
+        assert line in lines
+    (handed_on,) = [line for line in lines if line.startswith("towline_hub_lag_seconds_count ")]
+    assert float(handed_on.split()[1]) >= 1
     assert not any(word in text for word in (run, "canary", "ana", "127.0.0.1"))
 
 

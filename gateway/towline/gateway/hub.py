@@ -17,10 +17,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol
 
-from towline.gateway.prepared import Batch, batches
+from towline.gateway.prepared import Batch, Text, batches
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
-from towline.protocol.deltas import Piece
 from towline.protocol.store.api import StoreError
 from towline.protocol.store.redis import RedisStore
 
@@ -46,8 +45,8 @@ class Follower(Protocol):
 class TextFollower(Protocol):
     """What the hub calls for the unfinished text of one run."""
 
-    def receive_pieces(self, pieces: Sequence[Piece]) -> None:
-        """These were just published."""
+    def receive_text(self, text: Text) -> None:
+        """This was just published."""
         ...
 
     def receive_loss(self) -> None:
@@ -149,8 +148,9 @@ class Hub:
                 for follower in [one for followers in self._text_followers.values() for one in followers]:
                     follower.receive_loss()
             elif notice.pieces:
+                text = Text(notice.run, notice.pieces)
                 for follower in tuple(self._text_followers.get(notice.run, ())):
-                    follower.receive_pieces(notice.pieces)
+                    follower.receive_text(text)
             elif notice.entries and notice.run in self._followers:
                 if not self._gathered:
                     loop.call_soon(self._hand_on)  # runs once the reader has to wait

@@ -11,6 +11,7 @@ from typing import Final
 from towline.protocol import frames as f
 from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import Cursor
+from towline.protocol.deltas import Piece
 from towline.protocol.events import TERMINAL
 from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB
 from towline.protocol.projection import Role, project_entry
@@ -68,6 +69,25 @@ class Batch:
             text_frame(f.encode(f.events(self.run, raw[a:b], self.entries[b - 1].cursor, replay=False)))
             for a, b in chunks(raw)
         )
+
+
+class Text:
+    """Pieces of unfinished text of one run, that were published just now."""
+
+    __slots__ = ("_wire", "pieces", "run")
+
+    def __init__(self, run: str, pieces: Sequence[Piece]) -> None:
+        self.run = run
+        self.pieces = pieces
+        self._wire: bytes | None = None
+
+    @property
+    def wire(self) -> bytes:
+        """The frames of these pieces for a reader who has what is before them, ready to be written."""
+        if self._wire is None:
+            frames = (f.Delta(self.run, p.message, p.attempt, p.offset, p.text) for p in self.pieces)
+            self._wire = b"".join(text_frame(f.encode(frame)) for frame in frames)
+        return self._wire
 
 
 def batches(run: str, entries: Sequence[Entry]) -> Iterator[Batch]:

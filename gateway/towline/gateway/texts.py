@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from towline.gateway.prepared import Text
 from towline.protocol import frames as f
 from towline.protocol.codec import Entry
 from towline.protocol.deltas import DeltaLane, Piece, ReadTexts, SendDelta
@@ -21,12 +22,25 @@ _log: Final = logging.getLogger("towline.gateway")
 
 
 class TextStream:
-    """The texts of one run for one reader. `is_shed`: whether the gateway gives text up now."""
+    """The texts of one run for one reader.
 
-    def __init__(self, store: RedisStore, run: str, wake: Callable[[], None], is_shed: Callable[[], bool]) -> None:
+    `wake`: there may be a frame to send. `write`: writes frames past whoever is woken, if the peer keeps up; whether
+    it did. `is_shed`: whether the gateway gives text up now.
+    """
+
+    def __init__(
+        self,
+        store: RedisStore,
+        run: str,
+        *,
+        wake: Callable[[], None],
+        write: Callable[[bytes], bool],
+        is_shed: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._run = run
         self._wake = wake
+        self._write = write
         self._is_shed = is_shed
         self._lane = DeltaLane()
         self._caller: Caller | None = None
@@ -37,14 +51,18 @@ class TextStream:
             self._lane = DeltaLane()
         self._caller = caller
 
-    def receive_pieces(self, pieces: Sequence[Piece]) -> None:
+    def receive_text(self, text: Text) -> None:
         """See `hub.TextFollower`."""
+        lane = self._lane
         if self._is_shed():
-            self._lane.receive_loss(_now_ms())
-        elif readable := self._readable(pieces):
-            self._lane.receive_pieces(readable, _now_ms())
-        else:
+            lane.receive_loss(_now_ms())
+        elif not (readable := self._readable(text.pieces)):
             return
+        elif len(readable) == len(text.pieces) and lane.are_next(readable) and self._write(text.wire):
+            lane.receive_passed_on(readable)
+            return
+        else:
+            lane.receive_pieces(readable, _now_ms())
         self._wake()
 
     def receive_loss(self) -> None:

@@ -82,7 +82,13 @@ class Watching:
         self._wake = asyncio.Event()
         self._texts: TextStream | None = None
         if "delta" in frame.include and credential.deltas:
-            self._texts = TextStream(services.store, frame.run, self._wake.set, lambda: services.sheds_text())
+            self._texts = TextStream(
+                services.store,
+                frame.run,
+                wake=self._wake.set,
+                write=self._write_text,
+                is_shed=lambda: services.sheds_text(),
+            )
         self._loaded: Loaded | None = None
         self._caller: Caller | None = None
         self._reader: Role = "share"
@@ -193,6 +199,13 @@ class Watching:
         finally:
             self._is_idle = False
             await hub.unfollow(self.run, self)
+
+    def _write_text(self, wire: bytes) -> bool:
+        """Writes unfinished text at once, where nothing else is on its way; whether it did."""
+        if not self._is_idle or not self._machine.is_live or not self._peer.write(wire):
+            return False
+        self._services.metrics.deltas += 1
+        return True
 
     async def _send_text(self) -> bool:
         """Sends some unfinished text, if there is any; whether it did."""

@@ -14,7 +14,7 @@ no I/O. Its shell feeds the pieces that it hears of and the events that it sends
 Offsets count code points, as Python strings do, so none is ever cut. Leaves who may read a piece to the shell.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -214,6 +214,25 @@ class DeltaLane:
                     each.forget()
             if message.later:
                 self._want_texts(now_ms + STORED_EVERY_MS)
+
+    def are_next(self, pieces: Sequence[Piece]) -> bool:
+        """Whether these are just what a reader who lacks nothing gets next: then they may be sent as they are."""
+        ends: dict[str, int] = {}
+        for piece in pieces:
+            message = self._messages.get(piece.message)
+            if message is None or piece.attempt != message.head.attempt or len(piece.text) > FRAME_CHARS:
+                return False
+            if message.begins or message.pending or message.later:
+                return False
+            if piece.offset != ends.get(piece.message, message.sent):
+                return False
+            ends[piece.message] = piece.end
+        return True
+
+    def receive_passed_on(self, pieces: Sequence[Piece]) -> None:
+        """`pieces`, which were next, are sent."""
+        for piece in pieces:
+            self._messages[piece.message].sent = piece.end
 
     def receive_texts(self, texts: Iterable[Piece], now_ms: int) -> None:
         """The answer to `ReadTexts`."""

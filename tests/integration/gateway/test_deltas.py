@@ -12,6 +12,8 @@ import pytest
 from tests.support.gateway import AGENT, Hand, RunningGateway, Wire, token
 from tests.support.http_worker import DONE, data_of, http_worker, offer_essay, start_essay
 from tests.support.waiting import wait_until
+from towline.gateway import prepared
+from towline.gateway.prepared import text_frame
 from towline.protocol import event_data as d
 from towline.protocol.client.connect import Client
 from towline.protocol.client.texts import UnfinishedTexts
@@ -91,6 +93,31 @@ async def test_pieces_arrive_as_frames_of_the_contract(gateway: RunningGateway) 
         assert second == {
             "op": "delta", "run": talk.run, "message": "m1", "attempt": 1, "offset": 8, "text": "👩‍👩‍👧‍👦 שלום",
         }  # fmt: skip
+
+
+async def test_what_follows_is_framed_once_for_all_who_keep_up(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framed: list[bytes] = []
+
+    def frame(payload: bytes) -> bytes:
+        framed.append(payload)
+        return text_frame(payload)
+
+    monkeypatch.setattr(prepared, "text_frame", frame)
+    talk = await talker(gateway)
+    async with listening(gateway, talk) as one, listening(gateway, talk) as two:
+        await talk.say(0, "a")
+        assert [(await wire.until("delta"))["text"] for wire in (one, two)] == ["a", "a"]
+        for offset, text in enumerate("bcd", 1):
+            await talk.say(offset, text)
+        for wire in (one, two):
+            texts = UnfinishedTexts()
+            texts.receive_delta(deltas(wire)[0])
+            while (known := texts.texts["m1"]).text != "abcd":
+                texts.receive_delta(await wire.until("delta"))
+            assert known.offset == 0
+    assert 1 <= len([payload for payload in framed if b'"op":"delta"' in payload]) <= 3
 
 
 async def test_who_did_not_ask_gets_no_delta(gateway: RunningGateway) -> None:

@@ -64,6 +64,27 @@ def test_the_first_of_an_attempt_begins() -> None:
     assert not third.begins
 
 
+def test_what_follows_for_a_reader_who_lacks_nothing_may_be_passed_on() -> None:
+    lane = joined()
+    lane.receive_pieces([piece(0, "a")], 0)
+    assert not lane.are_next([piece(1, "b")])  # "a" is not sent yet
+    assert sent(lane) == [("m", 1, 0, "a")]
+    assert not lane.are_next([piece(0, "x", message="n")])  # its first frame says what it is
+    assert not lane.are_next([piece(2, "c")])
+    assert not lane.are_next([piece(1, "b", attempt=2)])
+    assert not lane.are_next([piece(1, "b" * (dl.FRAME_CHARS + 1))])
+    pieces = [piece(1, "b"), piece(2, "c")]
+    assert lane.are_next(pieces)
+    lane.receive_passed_on(pieces)
+    assert sent(lane) == []
+    lane.receive_pieces([piece(0, "abcd")], 0)
+    assert sent(lane) == [("m", 1, 3, "d")]
+    lane.receive_pieces([piece(9, "hole")], 0)
+    assert not lane.are_next([piece(4, "e")])
+    lane.receive_sent([event("message.completed", message="m")])
+    assert not lane.are_next([piece(4, "e")])
+
+
 def test_a_hole_waits_for_the_next_stored_text() -> None:
     lane = joined()
     lane.receive_pieces([piece(0, "a"), piece(2, "c"), piece(4, "e")], 100)

@@ -21,6 +21,7 @@ from towline.gateway.filters import Filter
 from towline.gateway.http import Call, json_answer, route
 from towline.protocol import queries
 from towline.protocol.errors import ProblemError, problem
+from towline.protocol.grants import entries_of
 from towline.protocol.ids import is_name
 from towline.protocol.inbox import blocker_in, looks_of
 from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, WAIT_MAX_MS
@@ -64,7 +65,8 @@ async def inbox(call: Call) -> Response:
 
 
 async def _page(call: Call, before: str | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    looks = looks_of(call.credential)
+    starters = await call.services.store.starters_for(entries_of(call.credential.subject, call.credential.groups))
+    looks = [*looks_of(call.credential), *(f"user:{starter}" for starter in starters)]
     items: list[dict[str, Any]] = []
     for _ in range(_PASSES):
         asked = limit - len(items)

@@ -1,9 +1,9 @@
 """For whom a question or a blocker waits, as entries of the inbox index.
 
-Promises that everyone who may answer finds the item under one of `looks_of`, except an owner by grant, who is told
-by the run itself: `role:owner` stands in the index as the subject that started the run, so that a reader need not
-look at every run there is. Who really may answer is decided when the item is read. Pure; the members are written by
-`lib/inbox.lua` and read by `store.listing`.
+Promises that everyone who may answer finds the item under one of `looks_of`, except an owner by grant, who looks under
+whoever started the runs they own: `role:owner` stands in the index as the subject that started the run, so that a
+reader need not look at every run there is. Who really may answer is decided when the item is read. Pure; the members
+are written by `lib/inbox.lua` and read by `store.listing`.
 """
 
 from collections.abc import Sequence

@@ -236,3 +236,16 @@ async def test_pause_and_resume_through_the_gateway(gateway: RunningGateway) -> 
     await hand.complete()
     late = await gateway.http.post(f"/v1/runs/{run}/commands", json={"type": "resume"})
     assert late.json()["code"] == "run_closed"
+
+
+async def test_who_owns_by_grant_is_asked_as_the_starter_is(gateway: RunningGateway) -> None:
+    run = await gateway.start(grants={"user:olga": "owner", "user:vic": "viewer"})
+    other = await gateway.start()
+    await ask_in_inbox(await gateway.hold(run), run)
+    await ask_in_inbox(await gateway.hold(other), other)
+    assert [item["run"]["id"] for item in await items(gateway, "olga")] == [run]
+    assert await items(gateway, "vic") == []
+    await gateway.http.put(f"/v1/runs/{run}/grants/group:ops", json={"role": "owner"})
+    assert [item["run"]["id"] for item in await items(gateway, "otto", groups=["ops"])] == [run]
+    await gateway.http.delete(f"/v1/runs/{run}/grants/user:olga")
+    assert await items(gateway, "olga") == []

@@ -41,6 +41,16 @@ async def test_the_last_owner_stays(lab: Lab) -> None:
     assert [run for _, run in await lab.store.list_runs("rg|ops|", "r|alice|", before=None, limit=9)] == ["r1"]
 
 
+async def test_who_owns_by_grant_finds_whose_runs_these_are(lab: Lab) -> None:
+    await lab.create()
+    await granting.set_grant(lab.store, "r1", "user:b|b", "owner", by="alice")
+    await granting.set_grant(lab.store, "r1", "group:ops", "viewer", by="alice")
+    assert await lab.store.starters_for(["user:b|b", "group:ops"]) == ["alice"]
+    assert await lab.store.starters_for(["user:b", "group:ops", "user:alice"]) == []
+    await granting.set_grant(lab.store, "r1", "user:b|b", "viewer", by="alice")
+    assert await lab.store.starters_for(["user:b|b"]) == []
+
+
 async def test_two_owners_who_remove_each_other_leave_one(lab: Lab) -> None:
     for number in range(10):
         run = f"r{number}"

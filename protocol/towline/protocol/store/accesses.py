@@ -4,13 +4,18 @@ Promises that a change is written with its event or not at all, and that a spent
 what a change may be to `granting`, and what a ticket stands for to the gateway.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote
 
 from towline.protocol.store import api
 from towline.protocol.store.base import ScriptCaller, refusal
 from towline.protocol.store.connection import translated
-from towline.protocol.store.keys import RunKeys, ticket_key
+from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys, co_owned, ticket_key
 from towline.protocol.store.wire import pack_entries
+
+_STARTERS: Final = 100
+"""How many runs that somebody owns by grant are looked at in each partition."""
 
 
 class Accesses(ScriptCaller):
@@ -37,6 +42,22 @@ class Accesses(ScriptCaller):
         )
         if reply[0] != b"OK":
             raise refusal(reply, change.run)
+
+    async def starters_for(self, entries: Sequence[str]) -> list[str]:
+        """Who started the runs that any of `entries` (`user:bob`, `group:ops`) owns by grant; thousands at most."""
+        found: set[str] = set()
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipe:
+                for entry in entries:
+                    for partition in PARTITIONS:
+                        prefix = co_owned(entry)
+                        pipe.zrangebylex(
+                            PartitionKeys.of(partition).index, f"[{prefix}", f"({prefix}\x7f", 0, _STARTERS
+                        )
+                rows = await pipe.execute()
+        for row in rows:
+            found.update(unquote(member.decode().split("|")[2]) for member in row)
+        return sorted(found)
 
     async def keep_ticket(self, digest: str, text: str, ttl_ms: int) -> None:
         """Keeps what a ticket stands for, under its digest, until it ends."""

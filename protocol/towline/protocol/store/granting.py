@@ -17,7 +17,7 @@ from towline.protocol.grants import GrantRole, Share, ShareToken
 from towline.protocol.ids import random_id
 from towline.protocol.limits import CHANGED_ATTEMPTS
 from towline.protocol.store import api
-from towline.protocol.store.keys import listed_for, listed_for_group
+from towline.protocol.store.keys import co_owned, listed_for, listed_for_group
 from towline.protocol.store.redis import RedisStore
 
 
@@ -25,6 +25,11 @@ def listing_of(entry: str) -> str:
     """Prefix of the index under which a run stands for the holder of a grant."""
     kind, _, name = entry.partition(":")
     return listed_for(name) if kind == "user" else listed_for_group(name)
+
+
+def listings_of(entry: str, role: GrantRole, starter: str) -> list[str]:
+    """All prefixes under which the run of `starter` stands for the holder of a grant with this role."""
+    return [listing_of(entry), *([co_owned(entry, starter)] if role == "owner" else [])]
 
 
 def initial(starter: str, grants: Mapping[str, str]) -> dict[str, GrantRole]:
@@ -65,15 +70,19 @@ async def set_grant(store: RedisStore, run: str, entry: str, role: GrantRole | N
         if len(after) > g.GRANTS_MAX:
             raise problem("conflict", "The run has too many grants; take one away first.", limit=g.GRANTS_MAX)
         data = d.AccessChanged(subject=entry, role=role, by=f"user:{by}")
-        is_starter = entry == f"user:{standing.facts.owner}"
+        starter = standing.facts.owner
+        is_starter = entry == f"user:{starter}"
         return api.AccessChange(
             run=run,
             version=standing.version,
             entries=[NewEntry("access.changed", Actor("user", by), data)],
             side={g.grant_field(entry): role or ""} if role is not None or is_starter else {},
             dropped=[g.grant_field(entry)] if role is None and not is_starter else [],
-            listed=[listing_of(entry)] if role is not None else [],
-            unlisted=[listing_of(entry)] if role is None else [],
+            listed=[] if role is None else listings_of(entry, role, starter),
+            unlisted=[
+                *([listing_of(entry)] if role is None else []),
+                *([co_owned(entry, starter)] if role != "owner" else []),
+            ],
             relief=role is None,
         )
 

@@ -129,6 +129,11 @@ def listed_for_group(group: str) -> str:
     return f"rg|{index_part(group)}|"
 
 
+def co_owned(entry: str, starter: str = "") -> str:
+    """Prefix of the index members of runs that `entry` owns by grant, of one starter or (cut short) of all."""
+    return f"ro|{index_part(entry)}|{index_part(starter) + '|' if starter else ''}"
+
+
 def timer_member(kind: str, timer: str, run_id: str) -> str:
     """Member of the timers of a partition: `kind|timer|run`. Kinds: `timer`, `retry`, `cancel`."""
     return f"{kind}|{quote(timer, safe='')}|{run_id}"

@@ -25,7 +25,7 @@ from towline.protocol.ids import derived_run_id, is_client_run_id, is_name, new_
 from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS
 from towline.protocol.store import api
 from towline.protocol.store.given import Given, settle, take_input
-from towline.protocol.store.granting import initial, listing_of
+from towline.protocol.store.granting import initial, listings_of
 from towline.protocol.store.payloads import Payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import Budget
@@ -206,7 +206,7 @@ async def _create(
         queue=queue,
         created=NewEntry("run.created", Actor("user", subject), data, private=given.private),
         side={**{grant_field(entry): role for entry, role in grants.items()}, **given.side},
-        listed=[listing_of(entry) for entry in grants],
+        listed=[prefix for entry, role in grants.items() for prefix in listings_of(entry, role, subject)],
     )
     try:
         return await store.create_run(new)

@@ -22,7 +22,7 @@ from towline.protocol import queries, times
 from towline.protocol.approvals import digest_of, is_decider_entry
 from towline.protocol.events import Audience
 from towline.protocol.ids import derived_run_id
-from towline.protocol.limits import ARTIFACT_BYTES, PLAN_ITEMS
+from towline.protocol.limits import ARTIFACT_BYTES, PAYLOAD_BYTES, PLAN_ITEMS
 from towline.protocol.values import PlanItem, PlanStatus, Proposal, Question
 from towline.workers.decisions import (
     Announce,
@@ -79,13 +79,17 @@ class Context:
     async def run(self, activity: Activity[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an activity and return its recorded result.
 
-        Raises `ActivityError` when it failed for good, `TypeError` when the arguments do not fit or cannot be
-        recorded. Cancelling the task that waits here cancels the activity.
+        Raises `ActivityError` when it failed for good, or at once when the arguments are too large to be recorded;
+        `TypeError` when they do not fit or cannot be recorded. Cancelling the task that waits here cancels the
+        activity.
         """
         if not isinstance(activity, Activity):
             raise TypeError(f"ctx.run takes a function decorated with @activity, not {activity!r}")
         encoded = activity.encode_args(args, kwargs)
         step = self._step(activity.name)
+        if len(encoded) > PAYLOAD_BYTES:
+            size = f"the arguments of {step} take {len(encoded)} bytes, the limit is {PAYLOAD_BYTES}"
+            raise ActivityError(activity.name, "TooLarge", f"{size}; keep them with ctx.artifact(…) and hand on its id")
         start = StartActivity(step=step, cause=self._machine.cause, activity=activity, args=encoded)
         try:
             result = await self._machine.run_activity(start)

@@ -113,6 +113,7 @@ class Admission:
         self._limiter = Limiter(allowances, clock_s)
         self._sockets = 0
         self._handshakes = 0
+        self._accepts = Rates(allowances.accepts_per_s, clock_s)
         self._handshakes_of = Places(allowances.handshakes_per_address)
         self._subjects = Places(allowances.sockets_per_subject)
         self._requests = 0
@@ -130,6 +131,8 @@ class Admission:
         """A socket that was upgraded, until it is over. Raises `Turned`."""
         if self._sockets >= self.allowances.sockets or self._handshakes >= self.allowances.handshakes:
             raise Turned(CloseCode.OVERLOADED, "too many sockets are open here", _spread(_AWAY_MS))
+        if wait_s := self._accepts.wait_s(""):
+            raise Turned(CloseCode.OVERLOADED, "too many come at once", round(wait_s * 1000) + _spread(_AWAY_MS))
         counts_address = address is not None and self.allowances.address_factor > 0
         if counts_address and not self._handshakes_of.take(address or ""):
             why = "too many sockets without a credential from this address"
@@ -140,6 +143,7 @@ class Admission:
             if counts_address:
                 self._handshakes_of.give_back(address or "")
 
+        self._accepts.spend("")
         self._sockets += 1
         self._handshakes += 1
         seat = Seat(address, Rates(self.allowances.frames_per_s, self._clock_s), self._subjects, stand_up)

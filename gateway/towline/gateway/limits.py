@@ -29,6 +29,7 @@ class Allowances(Struct, frozen=True, kw_only=True):
     """The bounds of one gateway process. Rates allow a burst of four seconds' worth.
 
     `sockets`, `handshakes`: open here, and open without a credential yet, whoever they are.
+    `accepts_per_s`: sockets that may come a second, whoever they are: a herd that returns is let in bit by bit.
     `handshakes_per_address`: open from one address without a credential yet.
     `sockets_per_subject`, and the rates `…_per_s`: of one subject; an address gets `address_factor` times as much
     (0: no limit, for a gateway behind a proxy whose clients all have the proxy's address).
@@ -40,6 +41,7 @@ class Allowances(Struct, frozen=True, kw_only=True):
 
     sockets: int = 20_000
     handshakes: int = 5_000
+    accepts_per_s: int = 2_000
     handshakes_per_address: int = 2_000
     sockets_per_subject: int = 10_000
     subscriptions_per_s: int = 1_000
@@ -56,6 +58,7 @@ class Allowances(Struct, frozen=True, kw_only=True):
 VARIABLES: Final[Mapping[str, str]] = {
     "SOCKETS": "sockets open at the same time",
     "HANDSHAKES": "sockets without a credential yet at the same time",
+    "ACCEPTS_PER_S": "sockets that may come a second",
     "HANDSHAKES_PER_ADDRESS": "sockets without a credential yet from one address",
     "SOCKETS_PER_SUBJECT": "sockets of one subject",
     "SUBSCRIPTIONS_PER_S": "subscriptions a second of one subject",

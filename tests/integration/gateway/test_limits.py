@@ -1,19 +1,23 @@
 """Limits in a running gateway: one more than allowed gets the defined answer, and a neighbour does not notice."""
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from tests.support.gateway import RunningGateway, running_gateway, token
 from tests.support.waiting import wait_until
 from towline.gateway import admission
 from towline.gateway.limits import BURST_S, Allowances
 from towline.gateway.pressure import Level
+from towline.protocol.limits import CLIENT_FRAME_BYTES
 
 pytestmark = pytest.mark.store
 
@@ -71,7 +75,7 @@ async def test_too_many_sockets_at_all(redis_url: str, tmp_path: Path) -> None:
 async def test_silent_sockets_end_and_are_few_per_address(redis_url: str, tmp_path: Path) -> None:
     limits = Allowances(handshakes_per_address=20)
     async with (
-        running_gateway(redis_url, tmp_path, limits=limits, hello_ms=1500) as gateway,
+        running_gateway(redis_url, tmp_path, limits=limits, hello_ms=3000) as gateway,
         gateway.socket() as good,
         AsyncExitStack() as stack,
     ):
@@ -272,3 +276,21 @@ def _free_port() -> int:
 
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+async def test_a_message_that_never_ends_and_pings_without_end(gateway: RunningGateway) -> None:
+    async def fragments() -> AsyncIterator[str]:
+        for _ in range(CLIENT_FRAME_BYTES // 64 + 2):
+            yield "x" * 64
+
+    async with gateway.socket() as neighbour, gateway.socket(ping_interval=None) as pinging:
+        async with gateway.socket() as endless:
+            with contextlib.suppress(ConnectionClosed):
+                await endless.connection.send(fragments())
+            assert await endless.closed() == 1009
+        for _ in range(10_000):
+            await pinging.connection.ping()
+        await neighbour.send(op="ping", id="p")
+        await neighbour.until("pong")
+        await pinging.send(op="ping", id="p")
+        await pinging.until("pong")  # its pings are answered by the connection and cost nobody else

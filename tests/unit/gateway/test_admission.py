@@ -97,6 +97,20 @@ def test_sockets_over_the_process_bound_come_back_later() -> None:
         pass
 
 
+def test_a_herd_is_let_in_bit_by_bit() -> None:
+    lab = Lab(accepts_per_s=1)
+    for _ in range(int(BURST_S)):
+        with lab.admission.seat(None):
+            pass
+    with pytest.raises(Turned) as turned, lab.admission.seat(None):
+        pass
+    assert turned.value.code is CloseCode.OVERLOADED
+    assert turned.value.retry_ms
+    lab.now_s += 1
+    with lab.admission.seat(None):
+        pass
+
+
 def test_sockets_without_a_credential_are_few_per_address() -> None:
     admission = Lab(handshakes_per_address=2).admission
     with admission.seat("192.0.2.1") as first, admission.seat("192.0.2.1"):

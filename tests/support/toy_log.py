@@ -83,6 +83,8 @@ class ToyLog:
 
     def pause(self, reason: str | None = None) -> None:
         """What accepting a pause writes: with a holder the question, without one the rest as well."""
+        if self.is_sealed:
+            return
         is_held = self._holder is not None
         received = d.CommandReceived(command_id="kp", type="pause", payload={"reason": reason} if reason else {})
         self.write_input("command.received", received)
@@ -96,6 +98,8 @@ class ToyLog:
 
     def resume(self) -> None:
         """What accepting a resume writes."""
+        if self.is_sealed:
+            return
         self.write_input("command.received", d.CommandReceived(command_id="kr", type="resume", payload={}))
         if self.paused == "1":
             self.status = "running"

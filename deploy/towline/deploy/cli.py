@@ -22,7 +22,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from towline.deploy.cli_run import run_app
+from towline.deploy.cli_steer import run_app
 from towline.deploy.data_folder import StoreFailed
 from towline.deploy.durations import parse_duration
 from towline.deploy.loading import SHIPPED, LoadError, load

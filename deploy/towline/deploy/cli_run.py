@@ -62,7 +62,8 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """One value a line on stdout."""
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
@@ -122,7 +123,7 @@ def start(
             value["source"] = {"upload": sent["ref"]}
         run = await client.start(workflow, value, key=key, id=run_id, headline=headline, labels=labels or None)
         if as_json and not follow:
-            _print_json(run.fields)
+            print_json(run.fields)
         elif not follow:
             print(run.id)
             _say(f"watch it:  towline run tail {run.id}")
@@ -147,7 +148,7 @@ def list_runs(
         runs = await client.runs(status=status, workflow=workflow, limit=limit)
         if as_json:
             for run in runs:
-                _print_json(run.fields)
+                print_json(run.fields)
         else:
             run_views.console().print(run_views.runs_table(runs))
         return 0
@@ -174,7 +175,7 @@ def show(
 
 def _show(seen: SeenRun, as_json: bool) -> None:
     if as_json:
-        _print_json(seen.fields)
+        print_json(seen.fields)
     else:
         run_views.console().print(run_views.run_view(seen))
 
@@ -207,7 +208,7 @@ async def _tail(client: Client, run: str, after: str, as_json: bool) -> int:
     try:
         async for event in stream:
             if as_json:
-                _print_json({**event.fields, "run": run, "cursor": event.cursor})
+                print_json({**event.fields, "run": run, "cursor": event.cursor})
                 continue
             console.print(run_views.event_line(event))
             if event.type == "approval.requested" and isinstance(event.data, dict):
@@ -243,14 +244,15 @@ def send(
 
     async def work(client: Client) -> int:
         receipt = await client.send(run, type_, body, command_id=command_id, wait="applied" if wait else None)
-        return _receipt(receipt, as_json)
+        return print_receipt(receipt, as_json)
 
     return call(url, token, data, work)
 
 
-def _receipt(receipt: JsonObject, as_json: bool) -> int:
+def print_receipt(receipt: JsonObject, as_json: bool) -> int:
+    """Says what became of a command; the exit code."""
     if as_json:
-        _print_json(receipt)
+        print_json(receipt)
     else:
         effect = f": {words.plain(receipt['effect'])}" if receipt.get("effect") else ""
         late = ", no outcome in time" if receipt.get("timed_out") else ""
@@ -312,7 +314,7 @@ async def _decide(
             _say("nothing was decided")
             return ENDED_BADLY
     decide = client.approve if decision == "approve" else client.reject
-    return _receipt(await decide(run, request, digest, comment=comment), as_json)
+    return print_receipt(await decide(run, request, digest, comment=comment), as_json)
 
 
 def _only_request(run: SeenRun) -> str:
@@ -340,7 +342,7 @@ def cancel(
         grace_ms = None if grace_s is None else round(grace_s * 1000)
         seen = await client.cancel(run, reason=reason, grace_ms=grace_ms)
         if as_json:
-            _print_json(seen.fields)
+            print_json(seen.fields)
         else:
             print(words.status_of(seen))
         return 0
@@ -365,7 +367,7 @@ def artifacts(
         if artifact is None:
             if as_json:
                 for item in found:
-                    _print_json(item)
+                    print_json(item)
             else:
                 run_views.console().print(run_views.artifacts_table(found))
             return 0

@@ -49,6 +49,23 @@ def runs_table(runs: Sequence[SeenRun]) -> RenderableType:
     return table
 
 
+def inbox_table(items: Sequence[JsonObject]) -> RenderableType:
+    """What waits for the caller, newest first."""
+    if not items:
+        return Text("nothing waits for you")
+    now_ms = time.time_ns() // 1_000_000
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("run", "kind", "since", "what"):
+        table.add_column(name, no_wrap=name == "run", overflow="fold")
+    for item in items:
+        what = item.get("request") or item.get("blocker") or {}
+        title = plain(what.get("title") or "", 120)
+        table.add_row(
+            Text(plain(item["run"]["id"])), Text(plain(item.get("kind"))), words.ago(item["since"], now_ms), Text(title)
+        )
+    return table
+
+
 def artifacts_table(artifacts: Sequence[JsonObject]) -> RenderableType:
     """What a run made."""
     if not artifacts:

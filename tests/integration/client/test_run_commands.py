@@ -99,6 +99,24 @@ def test_from_start_to_evidence_with_json(dev: Dev, source: Path, tmp_path: Path
     assert made in [each["id"] for each in lines(run(dev, "list", "--status", "completed", "--json"))]
 
 
+def test_a_run_is_paused_and_goes_on_and_the_inbox_knows_what_waits(dev: Dev, source: Path) -> None:
+    made = started(dev, source)
+    (item,) = [item for item in lines(run(dev, "inbox", "--json")) if item["run"]["id"] == made]
+    assert (item["kind"], item["request"]["may_answer"]) == ("approval", True)
+    assert made in run(dev, "inbox").stdout
+    paused = run(dev, "pause", made, "--reason", "lunch")
+    assert (paused.returncode, paused.stdout.startswith("applied: The run")) == (0, True), paused
+    again = lines(run(dev, "pause", made, "--json"))[0]
+    assert again["status"] == "applied"
+    wait_until_sync(lambda: "paused" in run(dev, "show", made).stdout, "the run to rest")
+    assert run(dev, "resume", made).stdout == "applied: The run goes on.\n"
+    assert run(dev, "approve", made, "--yes").returncode == 0
+    assert run(dev, "tail", made).returncode == 0
+    assert made not in run(dev, "inbox").stdout
+    refused = run(dev, "pause", made)
+    assert (refused.returncode, refused.stdout) == (4, "")
+
+
 def test_what_people_see(dev: Dev, source: Path) -> None:
     made = started(dev, source)
     shown = run(dev, "show", made).stdout

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.toy_log import Fenced, ToyLog, Unseen
+from tests.support.toy_log import Changed, Fenced, ToyLog, Unseen
 from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry
@@ -162,6 +162,7 @@ class Played:
 class _World:
     rng: random.Random
     log: ToyLog
+    pauses: bool = False
     written: int = 0
     commands: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -175,8 +176,12 @@ class _World:
             self.log.fire_due()
 
     def write_something(self) -> None:
-        kind = self.rng.choice(["signal", "signal", "approval", "timer", "nothing", "other", "cancel"])
-        match kind:
+        kinds = ["signal", "signal", "approval", "timer", "nothing", "other", "cancel"]
+        match self.rng.choice([*kinds, "pause", "resume", "resume"] if self.pauses else kinds):
+            case "pause":
+                self.log.pause()
+            case "resume":
+                self.log.resume()
             case "signal":
                 number = next(self.commands)
                 signal = d.CommandReceived(command_id=f"c{number}", type="signal", payload=number, name="go")
@@ -187,6 +192,8 @@ class _World:
                 answer = d.ApprovalResolved(request=request, outcome="approved", decisions=[vote])
                 self.log.write_input("approval.resolved", answer)
             case "cancel" if self.rng.random() < 0.1:
+                if self.log.paused:
+                    self.log.resume()
                 deadline = times.to_wire(self.log.clock_ms)
                 cancel = d.CancelRequested(command_id=f"c{next(self.commands)}", by="user:ana", deadline=deadline)
                 self.log.write_input("cancel.requested", cancel)
@@ -197,6 +204,8 @@ class _World:
 
     def wake_released(self) -> None:
         """Nobody holds the run: what it waits for must come from outside."""
+        if self.log.paused and self.rng.random() < 0.7:
+            self.log.resume()
         if self.log.timers:
             self.log.clock_ms = max(self.log.clock_ms, min(self.log.timers.values()))
             self.log.fire_due()
@@ -208,6 +217,7 @@ def play(
     seed: int,
     *,
     crash: float = 0.05,
+    pauses: bool = False,
     records_seen: bool = True,
     make_replay: Callable[[Workflow, str], Replay] = Replay,
     make_holding: Callable[..., Holding] = Holding,
@@ -215,11 +225,14 @@ def play(
     """One run to its end. Raises `Divergence` when a history replay on the way goes wrong."""
     rng = random.Random(f"world {seed}")
     log = ToyLog(workflow="toy", records_seen=records_seen)
-    world = _World(rng, log)
+    world = _World(rng, log, pauses)
     played = Played(log, workflow_for(seed))
     lapsed = ""
     calls = itertools.count()
     while not log.is_sealed:
+        if log.paused == "1":  # nobody may hold it
+            world.wake_released()
+            continue
         epoch = log.claim()
         replay = make_replay(played.definition, f"run-{seed}")
         read_up_to = log.entries[-1].seq
@@ -278,18 +291,21 @@ def _hold(
             continue
         try:
             first_seq = log.commit(epoch, next(numbers), action)
-        except Unseen:
+        except (Unseen, Changed):
             numbers = itertools.count(next(numbers) - 1)
             holding.unseen()
             read_inputs()
             continue
         except Fenced:
             return f"w{epoch}"
+        held = log.held
         if rng.random() < crash:
             played.crashes += 1
             return f"w{epoch}" if action.ending is None else ""
         world.between_calls()
-        running += holding.committed(first_seq)
+        running += holding.committed(first_seq, held=held)
+        if held is not None:
+            read_inputs()
         if holding.ended is not None:
             return ""
         if rng.random() < 0.5:

@@ -143,6 +143,17 @@ class Client:
                 return found[:limit]
             query["page"] = page["next_page"]
 
+    async def inbox(self, *, limit: int = LIST_DEFAULT) -> list[JsonObject]:
+        """What waits for the caller across runs, newest first, at most `limit`: questions and blockers."""
+        found = list[JsonObject]()
+        query: dict[str, str | int] = {"limit": min(limit, LIST_MAX)}
+        while True:
+            page = await self._http.call("GET", "/v1/inbox", query=query)
+            found += page["items"]
+            if len(found) >= limit or not page.get("next_page"):
+                return found[:limit]
+            query["page"] = page["next_page"]
+
     async def wait(self, run: str) -> SeenRun:
         """The Run once it has ended."""
         seen = await self.get(run)

@@ -7,12 +7,12 @@ Leaves the index to the store, hints to `feeds`.
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import re
 from typing import Any, Final
 
 import msgspec
+from cryptography.fernet import Fernet, InvalidToken
 from starlette.responses import Response
 
 from towline.gateway import access
@@ -40,7 +40,7 @@ async def inbox(call: Call) -> Response:
     access.require(call.credential, "read")
     limit = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX)
     wait_ms = call.query_int("wait_ms", 0, 0, WAIT_MAX_MS)
-    before = _position(call.query("page"))
+    before = _position(call, call.query("page"))
     held = call.request.headers.get("if-none-match")
     services = call.services
     loop = asyncio.get_running_loop()
@@ -80,7 +80,12 @@ async def _page(call: Call, before: str | None, limit: int) -> tuple[list[dict[s
         if len(items) >= limit:
             break
     assert before is not None
-    return items, base64.urlsafe_b64encode(before.encode()).decode().rstrip("=")
+    return items, _sealer(call).encrypt(before.encode()).decode().rstrip("=")
+
+
+def _sealer(call: Call) -> Fernet:
+    """Keeps a page's position to ourselves: it may be that of a run which the caller does not even know of."""
+    return Fernet(base64.urlsafe_b64encode(hashlib.sha256(b"inbox page\0" + call.services.store.secret).digest()))
 
 
 async def _item(call: Call, row: Waiting) -> dict[str, Any] | None:
@@ -118,12 +123,12 @@ async def _item(call: Call, row: Waiting) -> dict[str, Any] | None:
     }
 
 
-def _position(page: str | None) -> str | None:
+def _position(call: Call, page: str | None) -> str | None:
     if page is None:
         return None
     try:
-        text = base64.urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
-    except (binascii.Error, ValueError):
+        text = _sealer(call).decrypt(page + "=" * (-len(page) % 4)).decode()
+    except (InvalidToken, ValueError):
         text = ""
     if not _POSITION.match(text):
         raise problem("bad_request", "Send `next_page` as it came.", field="page", expected="a next_page")

@@ -1,6 +1,7 @@
 """Inbox, watch feeds and published values: what waits for whom, told once a second, and to nobody else."""
 
 import asyncio
+import base64
 from typing import Any
 
 import msgspec
@@ -249,3 +250,18 @@ async def test_who_owns_by_grant_is_asked_as_the_starter_is(gateway: RunningGate
     assert [item["run"]["id"] for item in await items(gateway, "otto", groups=["ops"])] == [run]
     await gateway.http.delete(f"/v1/runs/{run}/grants/user:olga")
     assert await items(gateway, "olga") == []
+
+
+async def test_a_page_tells_nothing_of_runs_that_are_not_the_callers(gateway: RunningGateway) -> None:
+    for _ in range(6):
+        run = await gateway.start()
+        await ask_in_inbox(await gateway.hold(run), run, deciders=["role:collaborator"])
+    answer = await gateway.http.get("/v1/inbox?limit=1", headers=gateway.as_("eve"))
+    page = answer.json()["next_page"]
+    assert answer.json()["items"] == []
+    assert page is not None
+    assert b"run_" not in base64.urlsafe_b64decode(page + "=" * (-len(page) % 4))
+    assert (await gateway.http.get(f"/v1/inbox?page={page}", headers=gateway.as_("eve"))).json()["items"] == []
+    for forged in (page[:-4], page[::-1], base64.urlsafe_b64encode(b"1|run|apr").decode(), "x", "%00", "%C3%A9"):
+        answer = await gateway.http.get(f"/v1/inbox?page={forged}", headers=gateway.as_("eve"))
+        assert (answer.status_code, answer.json()["field"]) == (400, "page"), forged

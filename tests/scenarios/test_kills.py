@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.stack import Stack
@@ -26,7 +27,11 @@ SWEEP_POINTS = [
     f"{side}:{script}" for side in ("before", "after") for script in ("fire_timer", "rehint_run", "sweep_partition")
 ]
 """Reached by a worker or a gateway, whichever sweeps first; `rehint_run` only once a lease ran out."""
-WORKER_POINTS = sorted(set(names()) - set(GATEWAY_POINTS) - set(SWEEP_POINTS))
+GRANT_POINTS = ["before:change_access", "after:change_access"]
+"""Reached by a gateway that changes who may reach a run."""
+HTTP_WORKER_POINTS = ["before:append_once", "after:append_once"]
+"""Reached only by a gateway through which a worker holds a run over HTTP; no journey here does."""
+WORKER_POINTS = sorted(set(names()) - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_POINTS, *HTTP_WORKER_POINTS})
 
 
 async def _journey(
@@ -80,6 +85,32 @@ async def test_a_gateway_dies_at_each_of_its_crash_points(tmp_path: Path) -> Non
     for point in GATEWAY_POINTS:
         folder = _folder(tmp_path, point)
         work.append(_journey(folder, Stack(folder, crash_gateway=f"{point}:1")))
+    await _in_turns(work)
+
+
+async def test_a_gateway_dies_while_it_gives_somebody_access(tmp_path: Path) -> None:
+    async def grant(stack: Stack, event: SeenEvent) -> None:
+        if event.type != "run.created":
+            return
+        async with httpx.AsyncClient(
+            base_url=stack.urls[0], headers={"Authorization": f"Bearer {stack.token}"}
+        ) as http:
+
+            async def is_given() -> bool:
+                try:
+                    answer = await http.put(f"/v1/runs/{event.run}/grants/user:bob", json={"role": "viewer"})
+                except httpx.HTTPError:
+                    return False
+                return answer.status_code == 200
+
+            await wait_until(is_given, "the grant to be acknowledged", 60)
+            items = (await http.get(f"/v1/runs/{event.run}/grants")).json()["items"]
+            assert [each["subject"] for each in items] == ["user:ana", "user:bob"]
+
+    work: list[Awaitable[None]] = []
+    for point in GRANT_POINTS:
+        folder = _folder(tmp_path, point)
+        work.append(_journey(folder, Stack(folder, crash_gateway=f"{point}:1"), grant))
     await _in_turns(work)
 
 

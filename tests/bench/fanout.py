@@ -134,7 +134,7 @@ class Bench:
             await loader.wait()
             return found
         publishing = (
-            asyncio.ensure_future(publish(time.monotonic() + seconds + (8 if stalled else 3))) if publish else None
+            asyncio.ensure_future(publish(time.monotonic() + seconds + (15 if stalled else 3))) if publish else None
         )
         if publishing is None:
             server.go()

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum { OPENING, UPGRADING, OPEN };
-enum { CHUNK = 1 << 18, LATENCIES = 4000000, TEMPLATE = 8192, SETTLE_S = 5 };
+enum { CHUNK = 1 << 18, LATENCIES = 4000000, TEMPLATE = 8192, SETTLE_S = 12 };
 
 struct reader {
     int fd, state, number;

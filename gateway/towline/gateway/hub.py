@@ -62,6 +62,7 @@ class Hub:
         self._sweep_s = sweep_s
         self._reader = store.notices()
         self._followers: dict[str, set[Follower]] = {}
+        self._resting: dict[str, set[Follower]] = {}
         self._text_followers: dict[str, set[TextFollower]] = {}
         self._heads: dict[str, Cursor] = {}
         self._fresh: set[str] = set()
@@ -90,7 +91,7 @@ class Hub:
         """From here on `follower` hears of `run`. Read the log after this, never before."""
         followers = self._followers.setdefault(run, set())
         followers.add(follower)
-        if len(followers) == 1:
+        if len(followers) == 1 and run not in self._resting:
             await self._reader.follow(run)
             self._fresh.add(run)
             self._wake.set()
@@ -101,10 +102,33 @@ class Hub:
         if followers is None:
             return
         followers.discard(follower)
-        if not followers:
+        resting = self._resting.get(run, set())
+        resting.discard(follower)
+        if not resting:
+            self._resting.pop(run, None)
+        if not followers and not resting:
             del self._followers[run]
             self._heads.pop(run, None)
             await self._reader.unfollow(run)
+
+    def rest(self, run: str, follower: Follower) -> None:
+        """`follower`, which follows `run`, cannot use what it hears and costs nothing until it is `back`."""
+        followers = self._followers.get(run, set())
+        if follower in followers:
+            followers.discard(follower)
+            self._resting.setdefault(run, set()).add(follower)
+
+    def back(self, run: str, follower: Follower) -> None:
+        """`follower` hears of `run` again; first, where its head is."""
+        resting = self._resting.get(run, set())
+        if follower not in resting:
+            return
+        resting.discard(follower)
+        if not resting:
+            del self._resting[run]
+        self._followers[run].add(follower)
+        if (head := self._heads.get(run)) is not None:
+            follower.receive_head(head)
 
     @contextmanager
     def following_text(self, run: str, follower: TextFollower) -> Iterator[None]:
@@ -162,9 +186,11 @@ class Hub:
         gathered, self._gathered = self._gathered, {}
         for run, entries in gathered.items():
             followers = self._followers.get(run)
-            if not followers:
+            if followers is None:
                 continue
             self._heads[run] = entries[-1].cursor
+            if not followers:
+                continue  # all of them rest
             for batch in batches(run, entries):
                 for follower in tuple(followers):
                     follower.receive_batch(batch)

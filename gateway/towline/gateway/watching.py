@@ -234,13 +234,21 @@ class Watching:
     async def _next_action(self) -> s.Action | None:
         """What to do next, once the peer does not lag; before long a peer that does holds nothing but its position."""
         if self._peer.is_lagging:
+            hub = self._services.hub
+            hub.rest(self.run, self)
             try:
-                async with asyncio.timeout(_PATIENCE_S):
-                    await self._peer.ready()
-            except TimeoutError:
-                self._machine.set_aside()
-                await self._peer.ready()
+                await self._until_ready()
+            finally:
+                hub.back(self.run, self)
         return None if self._was_ended() else self._machine.next_action()
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._peer.ready()
+        except TimeoutError:
+            self._machine.set_aside()
+            await self._peer.ready()
 
     @property
     def _is_over(self) -> bool:

@@ -120,6 +120,30 @@ async def test_what_came_together_is_handed_on_together_and_a_hole_is_never_clos
         await wait_until(lambda: len(one.batches) == 3, "the next notice")
 
 
+async def test_who_rests_costs_nothing_and_is_told_the_head_when_it_is_back() -> None:
+    store, one, two = Store(), Follower(), Follower()
+    async with running(store, sweep_s=60) as hub:
+        await hub.follow("a", one)
+        await hub.follow("a", two)
+        hub.rest("a", one)
+        hub.rest("b", one)  # it follows no such run
+        store.reader.queue.put_nowait(notice("a", 1))
+        await wait_until(lambda: two.seqs, "the notice")
+        assert one.seqs == []
+        await hub.unfollow("a", two)
+        store.reader.queue.put_nowait(notice("a", 2))
+        await wait_until(lambda: hub.head_of("a") == Cursor(2, 7), "the head that nobody was told")
+        hub.back("a", one)
+        hub.back("a", one)
+        assert one.heads[-1] == Cursor(2, 7)
+        store.reader.queue.put_nowait(notice("a", 3))
+        await wait_until(lambda: one.seqs == [3], "the notice after it was back")
+        hub.rest("a", one)
+        await hub.unfollow("a", one)
+        hub.back("a", one)
+        assert (hub.followed, store.reader.calls[-1]) == (0, ("unfollow", "a"))
+
+
 async def test_a_lost_notice_is_found_by_the_heads() -> None:
     store, follower = Store(), Follower()
     store.known = {"a": Cursor(9, 1)}

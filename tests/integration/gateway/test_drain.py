@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.integration.gateway.test_server import address_of, process
-from tests.support.gateway import Wire, running_gateway
+from tests.support.gateway import Wire, running_gateway, token
 from tests.support.waiting import wait_until
 from towline.gateway.services import Services
 from towline.protocol.frames import SUBPROTOCOL
@@ -91,3 +91,42 @@ async def test_a_gateway_without_sockets_does_not_wait(redis_url: str, tmp_path:
     assert services.draining.is_set()
     with pytest.raises((httpx.ConnectError, ConnectionClosed)):
         await httpx.AsyncClient(base_url=gateway.url).get("/healthz")
+
+
+async def test_a_rolling_restart_is_no_stampede_and_loses_nothing(redis_url: str, tmp_path: Path) -> None:
+    planned, count = 40, 120
+    given = {"drain_ms": 10_000, "drain_window_ms": 500, "reconnects_per_s": planned}
+    loop = asyncio.get_running_loop()
+    back_at_s: list[float] = []
+    here: list[Wire] = []
+    async with running_gateway(redis_url, tmp_path) as stays, running_gateway(redis_url, tmp_path, **given) as goes:
+        run = await stays.start()
+        hand = await stays.hold(run)
+
+        async def watch() -> list[int]:
+            async with goes.socket(token("root", roles=("operator",))) as wire:
+                await wire.subscribe(run, after="0")
+                here.append(wire)
+                assert await wire.closed() == 4000
+            bye, seen = wire.frames[-1], wire.events()
+            back_at_s.append(loop.time() + bye["retry_ms"] / 1000)
+            await asyncio.sleep(max(0.0, back_at_s[-1] - loop.time()))
+            cursor = next((f["cursor"] for f in reversed(wire.frames) if f["op"] in ("events", "subscribed")), "0")
+            async with stays.socket(token("root", roles=("operator",))) as wire:
+                await wire.subscribe(run, after=cursor)
+                await wire.until("end")
+                return [event["seq"] for event in (*seen, *wire.events())]
+
+        watching = [asyncio.create_task(watch()) for _ in range(count)]
+        await wait_until(lambda: len(here) == count, "all to have come")
+        goes.server.should_exit = True
+        while len(back_at_s) < count and not any(task.done() for task in watching):
+            await hand.note()
+            await asyncio.sleep(0.05)
+        await hand.complete()
+        head = (await stays.store.facts(run)).head.seq
+        assert all(seqs == list(range(1, head + 1)) for seqs in await asyncio.gather(*watching))
+    # The window is as long as it takes for the planned number a second, although a shorter one was set.
+    peak = max(sum(start <= at_s < start + 1 for at_s in back_at_s) for start in back_at_s)
+    assert peak <= 2 * planned
+    assert max(back_at_s) - min(back_at_s) > 0.5

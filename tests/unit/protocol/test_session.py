@@ -98,6 +98,7 @@ def test_what_comes_before_the_verdict_is_done_after_it() -> None:
     peer.is_judging = False
     peer.upgrade()
     (asked,) = peer.say(op="hello", token=f"ana:{LIFE_MS}")
+    assert isinstance(asked, s.Judge)
     assert asked == s.Judge(f"ana:{LIFE_MS}")
     assert peer.say(op="ping", id="p") == []
     assert peer.say(op="auth", id="a", token="bob:60000") == []
@@ -105,6 +106,7 @@ def test_what_comes_before_the_verdict_is_done_after_it() -> None:
     peer.judge(asked)
     (*_, renewal) = peer.take()
     assert peer.ops() == ["Welcome", "Pong"]
+    assert isinstance(renewal, s.Judge)
     assert renewal == s.Judge("bob:60000")
     peer.judge(renewal)
     peer.take()

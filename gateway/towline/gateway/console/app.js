@@ -147,8 +147,7 @@ async function ask(run, wait) {
 function pick(event) {
   const parts = new URLSearchParams(location.hash.slice(1)), run = parts.get('run'), kept = JSON.parse(saved.getItem('view') ?? 'null');
   if (parts.has('token')) { // once, and out of the address: it must not be shared, nor stay in the history
-    saved.setItem('token', parts.get('token'));
-    parts.delete('token');
+    saved.setItem('token', parts.get('token')); parts.delete('token');
     history.replaceState(null, '', `${location.pathname}#${parts}`);
     if (event) location.reload(); // perhaps somebody else
   }
@@ -165,8 +164,7 @@ const signOut = (why = '') => { saved.clear(); saved.setItem('why', why); locati
 async function signIn() {
   me = await api('/whoami');
   $('desk').hidden = $('sign-out').hidden = false;
-  pick();
-  connect();
+  pick(); connect();
   setInterval(() => { if (Date.now() - heardAt > 60000) socket.close(4001); if (!document.hidden) listRuns(); }, 5000);
 }
 $('sign-in').onsubmit = (event) => { event.preventDefault(); saved.setItem('token', $('token').value.trim()); location.reload(); };
@@ -179,14 +177,12 @@ $('start').onsubmit = (event) => {
   act(async () => {
     const source = file ? { upload: (starting.ref ??= (await api('/uploads', { file })).ref) } : { path };
     const run = await api('/runs', { key: starting.key, body: { workflow: 'review', input: { source }, headline } });
-    starting = {};
-    $('file').value = '';
+    [starting, $('file').value] = [{}, ''];
     location.hash = `run=${enc(run.id)}`;
   });
 };
 $('cancel').onclick = () => confirm('Cancel this run? It gets half a minute to clean up.')
   && act(async () => draw(await api(`/runs/${enc(view.run)}/cancel`, { body: {} })));
-$('sign-out').onclick = () => signOut();
-addEventListener('hashchange', pick);
+$('sign-out').onclick = () => signOut(); addEventListener('hashchange', pick);
 pick();
 if (saved.getItem('token')) attempt(signIn); else { $('sign-in').hidden = false; notice(saved.getItem('why')); }

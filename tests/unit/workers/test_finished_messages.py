@@ -1,11 +1,8 @@
 """Where the texts of attempts end: whole with their result, partial where there will be none, once each."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-
-import pytest
 
 from tests.support.driven import Driven
 from towline.protocol.deltas import Piece
@@ -23,20 +20,6 @@ look: Any = _registry.activity(_work, name="look", effect="read", retry=Retry(at
 retried: Any = _registry.activity(
     _work, name="retried", effect="read", retry=Retry(attempts=2, first=timedelta(seconds=10))
 )
-
-
-@pytest.fixture
-def drive() -> Iterator[Any]:
-    made: list[Driven] = []
-
-    def start(fn: Any, **options: Any) -> Driven:
-        definition = Registry().workflow(name="test", signals={"go": int})(fn)
-        made.append(Driven(definition, **options))
-        return made[-1]
-
-    yield start
-    for driven in made:
-        driven.close()
 
 
 def step_of(driven: Driven) -> str:

@@ -1,13 +1,9 @@
 """A claimed run: commits and their cuts, endings that are refused, lost attempts, retries."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from tests.support.driven import Driven
 from towline.workers.commits import MOST_ENTRIES
 from towline.workers.context import Context
 from towline.workers.registry import Registry, Retry
@@ -23,20 +19,6 @@ retried: Any = _registry.activity(
     _work, name="retried", effect="read", retry=Retry(attempts=3, first=timedelta(seconds=10))
 )
 pay: Any = _registry.activity(_work, name="pay", idempotent=True, retry=Retry(attempts=2))
-
-
-@pytest.fixture
-def drive() -> Iterator[Any]:
-    made: list[Driven] = []
-
-    def start(fn: Any, **options: Any) -> Driven:
-        definition = Registry().workflow(name="test", signals={"go": int})(fn)
-        made.append(Driven(definition, **options))
-        return made[-1]
-
-    yield start
-    for driven in made:
-        driven.close()
 
 
 def test_a_run_goes_from_start_over_waiting_to_its_end(drive: Any) -> None:

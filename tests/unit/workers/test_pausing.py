@@ -1,13 +1,11 @@
 """A pause in the hands of a holder: what runs ends and is recorded, nothing starts, nobody replays otherwise."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.driven import Driven
 from tests.support.toy_log import ToyLog
 from towline.workers.context import Context
 from towline.workers.registry import Registry, Retry
@@ -22,20 +20,6 @@ look: Any = _registry.activity(_work, name="look", effect="read", retry=Retry(at
 retried: Any = _registry.activity(
     _work, name="retried", effect="read", retry=Retry(attempts=3, first=timedelta(seconds=10))
 )
-
-
-@pytest.fixture
-def drive() -> Iterator[Any]:
-    made: list[Driven] = []
-
-    def start(fn: Any, **options: Any) -> Driven:
-        definition = Registry().workflow(name="test", signals={"go": int})(fn)
-        made.append(Driven(definition, **options))
-        return made[-1]
-
-    yield start
-    for driven in made:
-        driven.close()
 
 
 async def two_each(ctx: Context) -> list[Any]:

@@ -6,6 +6,7 @@ the caller is. Read `events` (audiences) and `run` first.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -169,14 +170,28 @@ def _hide_subjects(wire: Any) -> None:
                 _hide_subjects(value)
 
 
+@cache
+def _own_audiences(kind: str, audience: Audience) -> dict[str, Audience]:
+    """Members of the data with an audience of their own, while the event carries its default one."""
+    row = EVENTS.get(kind)
+    return row.fields if row is not None and row.audience == audience else {}
+
+
+@cache
+def _passes_whole(kind: str, audience: Audience, role: Role) -> bool:
+    """Whether nothing of such an event is hidden from `role`: a matter of the vocabulary, asked for each event sent."""
+    fields = _own_audiences(kind, audience)
+    return role != "share" and all(may_read(role, each) for each in (audience, *fields.values()))
+
+
 def project_entry(entry: Entry, role: Role) -> bytes:
     """The envelope of `entry` as `role` reads it; the log's own bytes where nothing is hidden."""
     meta_audience = entry.meta.audience
     kind = type_of(entry.raw)
-    row = EVENTS.get(kind)
-    fields = row.fields if row is not None and row.audience == meta_audience else {}
-    if role != "share" and may_read(role, meta_audience) and all(may_read(role, a) for a in fields.values()):
+    if _passes_whole(kind, meta_audience, role):
         return entry.raw
+    row = EVENTS.get(kind)
+    fields = _own_audiences(kind, meta_audience)
     wire: dict[str, Any] = msgspec.json.decode(entry.raw)
     if may_read(role, meta_audience):
         hidden = [_drop(wire["data"], path.split(".")) for path, a in fields.items() if not may_read(role, a)]

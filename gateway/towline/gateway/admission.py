@@ -67,11 +67,6 @@ class Seat:
         self._stand_up = stand_up
         self._subject: str | None = None
 
-    @property
-    def is_welcomed(self) -> bool:
-        """Whether the socket counts for a subject."""
-        return self._subject is not None
-
     def welcome(self, subject: str) -> None:
         """From here on the socket counts for `subject`. Raises `Turned` when it has as many as it may have."""
         if self._subject is not None:

@@ -105,13 +105,14 @@ async def send(call: Call) -> Response:
     call.services.admission.command(call.who, body.type)
     if key is not None and body.command_id not in (None, key):
         raise problem("bad_request", "The Idempotency-Key is another than the command_id.", field="command_id")
+    named = key if body.command_id is None else body.command_id
     receipt = await accept(
         call.services,
         call.credential,
         run,
         type_=body.type,
         data=body.data,
-        command_id=next((named for named in (body.command_id, key) if named is not None), random_id("cmd")),
+        command_id=random_id("cmd") if named is None else named,
         not_after=body.not_after,
     )
     if body.wait is not None and receipt.status == "accepted":

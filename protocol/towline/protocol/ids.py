@@ -12,12 +12,6 @@ from typing import Final, NewType
 RunId = NewType("RunId", str)
 """Stable address of a run: `run_` + 26 Crockford characters (server-made) or the client's own name."""
 
-CommandId = NewType("CommandId", str)
-"""1 to 128 of `[A-Za-z0-9._:-]`, unique per run and subject."""
-
-Subject = NewType("Subject", str)
-"""The `sub` of a credential: who acts."""
-
 _CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SERVER_RUN: Final = re.compile(r"run_[0-9A-HJKMNP-TV-Z]{26}\Z")
 _UPLOAD: Final = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}\Z")

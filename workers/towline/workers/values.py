@@ -78,7 +78,6 @@ class Info(Struct, frozen=True):
     generation: int
     owner: str
     created_at: datetime
-    continue_as_new_suggested: bool = False
 
 
 Citable = Reference | Artifact | Decision

@@ -12,7 +12,6 @@ import redis.asyncio
 
 from towline.protocol import codec
 from towline.protocol.cursor import START, Cursor
-from towline.protocol.ids import partition_of
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.run import fold_all
 from towline.protocol.run_state import Run
@@ -204,8 +203,3 @@ class Reader:
             positions.update(member.decode()[len(prefix) :] for row in rows for member in row)
         newest = sorted(positions, reverse=True)[:limit]
         return [(position, position.split("|", 1)[1]) for position in newest]
-
-
-def partition_keys_of(run: str) -> PartitionKeys:
-    """The shared keys of the partition that `run` lives in."""
-    return PartitionKeys.of(partition_of(run))

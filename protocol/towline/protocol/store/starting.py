@@ -30,7 +30,6 @@ from towline.protocol.store.payloads import Payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import Budget
 
-DEFAULT_QUEUE: Final = "default"
 Label = Annotated[str, Meta(max_length=LABEL_CHARS)]
 
 

@@ -47,8 +47,3 @@ def pack_entries(entries: Sequence[NewEntry], **stamp: Any) -> list[dict[str, An
             limit=SCRIPT_BYTES,
         )
     return packed
-
-
-def entry_size(entry: NewEntry) -> int:
-    """How many bytes `entry` takes of a call, for callers that split."""
-    return len(encode_envelope(entry)) + len(entry.private or b"")

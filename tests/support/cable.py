@@ -1,0 +1,133 @@
+"""A cable between a client and a gateway, in a thread of its own, that a test cuts, silences and mends.
+
+Promises that what was cut ends on both sides at once, without a goodbye, and that a silent cable is a network that is
+gone without a word: connections stay open on both sides, new ones are taken, and not a byte passes any of them, ever.
+For tests that are not themselves in an event loop, such as those that drive a browser.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final
+
+_CHUNK_BYTES: Final = 65_536
+_STREAM: Final = b"text/event-stream"
+
+
+class Cable:
+    """One address that leads to `port`. Make it with `cable`.
+
+    `retry_ms`: how soon an EventSource comes back, said at the start of each stream, so that a test need not wait out
+    what the browser would by itself.
+    """
+
+    def __init__(self, port: int, retry_ms: int | None) -> None:
+        self.url = ""
+        self.taken = 0
+        """How many connections there have been."""
+        self._port = port
+        self._retry_ms = retry_ms
+        self._silent = False
+        self._open: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cable", daemon=True)
+
+    def cut(self) -> int:
+        """Ends every connection, as a reset does; how many there were."""
+        return int(self._call(self._cut()))
+
+    def silence(self) -> None:
+        """The network is gone, and tells nobody."""
+        self._call(self._set_silent(True))
+
+    def mend(self) -> None:
+        """New connections are carried again. Those that went silent never speak again."""
+        self._call(self._set_silent(False))
+
+    def start(self) -> None:
+        """Takes connections from now on."""
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._carry, "127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def stop(self) -> None:
+        """Cuts everything and ends the thread."""
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
+
+    async def _cut(self) -> int:
+        count = len(self._open) // 2
+        for writer in tuple(self._open):
+            writer.transport.abort()
+        return count
+
+    async def _set_silent(self, silent: bool) -> None:
+        self._silent = silent
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._cut()
+        while rest := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            await asyncio.wait(rest)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.taken += 1
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        ends = {writer, far_writer}
+        self._open |= ends
+        was_silent = asyncio.Event()
+        if self._silent:
+            was_silent.set()
+        try:
+            await asyncio.gather(
+                self._pass(reader, far_writer, was_silent, None),
+                self._pass(far_reader, writer, was_silent, self._retry_ms),
+            )
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._open -= ends
+
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        was_silent: asyncio.Event,
+        retry_ms: int | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                if self._silent:
+                    was_silent.set()
+                if was_silent.is_set():
+                    continue
+                if retry_ms is not None and _STREAM in data and b"\r\n\r\n" in data:
+                    data = _hurried(data, retry_ms)
+                writer.write(data)
+                await writer.drain()
+        if not was_silent.is_set():
+            writer.transport.abort()
+
+
+def _hurried(answer: bytes, retry_ms: int) -> bytes:
+    """The beginning of a stream with one more chunk in front."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    more = b"retry: %d\n\n" % retry_ms
+    return b"%s\r\n\r\n%x\r\n%s\r\n%s" % (head, len(more), more, rest)
+
+
+@contextlib.contextmanager
+def cable(url: str, *, retry_ms: int | None = None) -> Iterator[Cable]:
+    """A cable to the gateway at `url` until the block ends."""
+    made = Cable(int(url.rpartition(":")[2]), retry_ms)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -81,6 +81,7 @@ static void say_template(struct reader *r) {
 static void take_message(struct reader *r, const uint8_t *text, size_t size) {
     const uint8_t *at = text, *end = text + size, *mark;
     uint64_t sent_ns = 0;
+    int looked = 0;
     if (*template && size > 12 && !memcmp(text, "{\"op\":\"live\"", 12)) ready++;
     if (size > 11 && !memcmp(text, "{\"op\":\"bye\"", 11)) {
         fprintf(stderr, "load: %.*s\n", (int)size, text);
@@ -90,7 +91,7 @@ static void take_message(struct reader *r, const uint8_t *text, size_t size) {
         long seq = strtol((const char *)at + 7, NULL, 10);
         if (r->last_seq && seq != r->last_seq + 1) gaps++;
         r->last_seq = seq, events++, at += 7;
-        if (!sent_ns && (mark = memmem(at, end - at, "t=", 2))) sent_ns = strtoull((const char *)mark + 2, NULL, 10);
+        if (is_measuring && !looked++ && (mark = memmem(at, end - at, "t=", 2))) sent_ns = strtoull((const char *)mark + 2, NULL, 10);
     }
     if (is_measuring && sent_ns && taken < LATENCIES) latency_us[taken++] = (now_ns() - sent_ns) / 1000;
 }

@@ -1,10 +1,10 @@
 """Reads of logs that many ask for at once: what is immutable is kept, what is being read is read once.
 
 Promises that a full page of a log (500 entries, aligned) is read from the store once while it is kept, whoever asks
-and from where in it; that callers who ask the same at the same time share one read; and that the tag of a cursor is
-compared as the store itself compares it. A kept page is only as true as the history it was read from: when the
-store's connection was lost (it may come back older), everything is forgotten. Leaves access to `services`: nothing
-here knows who asks.
+and from where in it, and framed once for each class of readers that replays it; that callers who ask the same at the
+same time share one read; and that the tag of a cursor is compared as the store itself compares it. A kept page is only
+as true as the history it was read from: when the store's connection was lost (it may come back older), everything is
+forgotten. Leaves access to `services`: nothing here knows who asks.
 
 A shared read may have begun before its last caller asked, and an answer serves for a second. So a caller says what
 it has `heard` of the log's head, and never gets an answer from before that; `ANEW` means one that begins now.
@@ -18,9 +18,11 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
+from towline.gateway.prepared import StoredFrame, StoredPage, stored_page
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.limits import KIB, MIB, STORE_PAGE_EVENTS
+from towline.protocol.projection import Role
 from towline.protocol.store.api import Loaded, LogPage
 from towline.protocol.subscription import ANEW
 
@@ -57,6 +59,22 @@ class _Page(Struct, frozen=True):
         return after.tag is None or after == there
 
 
+class Framed(Struct, frozen=True):
+    """Frames that follow a cursor, and what is known of their log."""
+
+    frames: Sequence[StoredFrame]
+    head: Cursor
+    first_seq: int
+    sealed: bool
+
+
+class _Kept(Struct, frozen=True):
+    """A page framed for one class, and what it takes."""
+
+    page: StoredPage
+    size_bytes: int
+
+
 class _Known(Struct, frozen=True):
     """What the newest answer said of a log."""
 
@@ -78,7 +96,7 @@ class Logs:
     def __init__(self, store: Store, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._store = store
         self._left_bytes = kept_bytes
-        self._pages: OrderedDict[tuple[str, int], _Page] = OrderedDict()
+        self._pages: OrderedDict[tuple[str, int, Role | None], _Page | _Kept] = OrderedDict()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._recent: OrderedDict[Hashable, _Recent] = OrderedDict()
@@ -136,21 +154,60 @@ class Logs:
             answer = await self._once(key, call)  # begun after the first had ended, so after we heard
         return answer
 
+    async def framed(self, run: str, after: Cursor, reader: Role) -> Framed | None:
+        """The frames behind `after`, as `reader` (one of `reader_class`) is sent them, to the end of a full page.
+
+        None where there are none to be had: the page is not full, or `after` is no place between two of its frames.
+        The page behind it is made ready meanwhile. Raises as the store.
+        """
+        known, number = self._known.get(run), after.seq // STORE_PAGE_EVENTS
+        if known is None or not _has_page(known, number) or after.seq + 1 < known.first_seq:
+            return None
+        page = await self._framed_page(run, number, reader)
+        known = self._known.get(run, known)
+        if _has_page(known, number + 1) and (run, number + 1, reader) not in self._pages:
+            self._fly(("framed", run, number + 1, reader), lambda: self._frame_page(run, number + 1, reader))
+        frames = () if page is None else page.rest(after)
+        return Framed(frames, known.head, known.first_seq, known.sealed) if frames else None
+
+    async def _framed_page(self, run: str, number: int, reader: Role) -> StoredPage | None:
+        kept = self._pages.get((run, number, reader))
+        if isinstance(kept, _Kept):
+            self._pages.move_to_end((run, number, reader))
+            return kept.page
+        return await self._once(("framed", run, number, reader), lambda: self._frame_page(run, number, reader))
+
+    async def _frame_page(self, run: str, number: int, reader: Role) -> StoredPage | None:
+        """Frames a page and keeps that instead of its entries: they are read again for whoever needs them."""
+        history = self._history
+        page = await self._page(run, number)
+        if page is None:
+            return None
+        framed = stored_page(run, page.before, page.entries, reader)
+        if history == self._history:
+            size_bytes = sum(len(one.wire) + len(one.finishing) * _ENTRY_BYTES for one in framed.frames)
+            self._keep((run, number, reader), _Kept(framed, size_bytes))
+            self._drop((run, number, None))
+        return framed
+
     async def _full_page(self, run: str, after: Cursor) -> LogPage | None:
         """The rest of the aligned page behind `after`, if the log has all of it and `after` is in its history."""
         known, number = self._known.get(run), after.seq // STORE_PAGE_EVENTS
-        if known is None or known.head.seq < (number + 1) * STORE_PAGE_EVENTS or after.seq + 1 < known.first_seq:
+        if known is None or not _has_page(known, number) or after.seq + 1 < known.first_seq:
             return None
-        page = self._pages.get((run, number))
-        if page is None:
-            page = await self._once(("page", run, number), lambda: self._read_page(run, number))
-        else:
-            self._pages.move_to_end((run, number))
+        page = await self._page(run, number)
         if page is None or not page.holds(after):
             return None  # the store itself says what is wrong
         at = after.seq - page.before.seq
         known = self._known.get(run, known)
         return LogPage("ok", page.entries[at:] if at else page.entries, known.head, known.first_seq, known.sealed)
+
+    async def _page(self, run: str, number: int) -> _Page | None:
+        kept = self._pages.get((run, number, None))
+        if isinstance(kept, _Page):
+            self._pages.move_to_end((run, number, None))
+            return kept
+        return await self._once(("page", run, number), lambda: self._read_page(run, number))
 
     async def _read_page(self, run: str, number: int) -> _Page | None:
         """Reads an aligned page together with the entry before it, and keeps it."""
@@ -161,18 +218,22 @@ class Logs:
             return None
         before = START if number == 0 else read.entries[0].cursor
         entries = tuple(read.entries[limit - STORE_PAGE_EVENTS :])
-        page = _Page(before, entries, sum(len(e.raw) + _ENTRY_BYTES for e in entries))
+        page = _Page(before, entries, _size_bytes(entries))
         if history == self._history:
             self._learn(run, _Known(read.head, read.first_seq, read.sealed))
-            self._keep(run, number, page)
+            self._keep((run, number, None), page)
         return page
 
-    def _keep(self, run: str, number: int, page: _Page) -> None:
-        self._pages[run, number] = page
+    def _keep(self, key: tuple[str, int, Role | None], page: _Page | _Kept) -> None:
+        self._drop(key)
+        self._pages[key] = page
         self._left_bytes -= page.size_bytes
         while self._left_bytes < 0:
-            _, oldest = self._pages.popitem(last=False)
-            self._left_bytes += oldest.size_bytes
+            self._drop(next(iter(self._pages)))
+
+    def _drop(self, key: tuple[str, int, Role | None]) -> None:
+        if (page := self._pages.pop(key, None)) is not None:
+            self._left_bytes += page.size_bytes
 
     def _learn(self, run: str, known: _Known) -> None:
         before = self._known.get(run)
@@ -184,11 +245,15 @@ class Logs:
 
     async def _once(self, key: Hashable, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`, shared with everyone who asks for `key` until it is there."""
+        return cast("T", await asyncio.shield(self._fly(key, call)))
+
+    def _fly(self, key: Hashable, call: Callable[[], Awaitable[Any]]) -> "asyncio.Task[Any]":
+        """`call` on its way: the one that is already, or one of our own."""
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = asyncio.create_task(cast("Any", call()))
             flight.add_done_callback(lambda done: self._land(key, done))
-        return cast("T", await asyncio.shield(flight))
+        return flight
 
     def _land(self, key: Hashable, flight: "asyncio.Task[Any]") -> None:
         is_ours = self._flights.get(key) is flight
@@ -196,12 +261,18 @@ class Logs:
             del self._flights[key]
         if flight.cancelled() or flight.exception() is not None or not is_ours:
             return
-        if _size_bytes(flight.result()) <= _RECENT_BYTES:
-            self._recent[key] = _Recent(time.monotonic(), flight.result())
+        answer = flight.result()
+        if isinstance(answer, Loaded) or (isinstance(answer, LogPage) and _size_bytes(answer.entries) <= _RECENT_BYTES):
+            self._recent[key] = _Recent(time.monotonic(), answer)
             self._recent.move_to_end(key)
             if len(self._recent) > _RECENTS:
                 self._recent.popitem(last=False)
 
 
-def _size_bytes(answer: object) -> int:
-    return sum(len(e.raw) + _ENTRY_BYTES for e in answer.entries) if isinstance(answer, LogPage) else 0
+def _has_page(known: _Known, number: int) -> bool:
+    """Whether the log has all of its aligned page with this number."""
+    return known.head.seq >= (number + 1) * STORE_PAGE_EVENTS
+
+
+def _size_bytes(entries: Sequence[Entry]) -> int:
+    return sum([len(e.raw) for e in entries]) + len(entries) * _ENTRY_BYTES

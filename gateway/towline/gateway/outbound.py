@@ -77,6 +77,11 @@ class Outbound:
         """Whether the peer has more to take than it should be sent."""
         return self._transport is not None and not self._transport.may_write
 
+    @property
+    def takes_wires(self) -> bool:
+        """Whether frames may be written past ASGI at all."""
+        return self._transport is not None
+
     def write(self, wire: bytes) -> bool:
         """Writes whole frames, at once or not at all; whether it did."""
         return self._transport is not None and self._transport.write(wire)

@@ -19,9 +19,9 @@ from towline.protocol.codec import Entry
 from towline.protocol.cursor import LATEST, START, Cursor
 from towline.protocol.frames import Range, Recovery, RecoveryCode
 from towline.protocol.limits import LIST_DEFAULT, PAGE_BYTES, PAGE_EVENTS, WAIT_MAX_MS
+from towline.protocol.placing import Placement, place
 from towline.protocol.projection import project_entry
 from towline.protocol.store.api import LogPage
-from towline.protocol.subscription import Placement, place
 
 DEFAULT_EVENTS: Final = 4 * LIST_DEFAULT
 

@@ -1,20 +1,24 @@
-"""What many readers are sent alike: the entries of one run that came together, framed once per reader class.
+"""What many readers are sent alike: entries of one run that came together, or that are stored together, framed once.
 
 Promises that whoever may see the same is written the same bytes object, that a frame of events stays within its
 bound, and that nothing is projected or framed before someone of that class reads. Leaves to the subscription machine
 whether these entries are what a reader is to be sent next, and to `server` how bytes reach a peer.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
+
+from msgspec import Struct
 
 from towline.protocol import frames as f
 from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import Cursor
-from towline.protocol.deltas import Piece
+from towline.protocol.deltas import FINISHING, Piece
 from towline.protocol.events import TERMINAL
 from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB
-from towline.protocol.projection import Role, project_entry
+from towline.protocol.projection import Role, passes_whole, project_entry
 
 _FIN_TEXT: Final = 0x81
 _ENVELOPE_BYTES: Final = 512
@@ -32,14 +36,13 @@ def text_frame(payload: bytes) -> bytes:
 
 def chunks(raw: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Where to cut, so that no frame passes its bound unless one event alone does: half-open ranges of `raw`."""
-    start, size_bytes = 0, _ENVELOPE_BYTES
-    for i, one in enumerate(raw):
-        size_bytes += len(one) + 1
-        if size_bytes > EVENTS_FRAME_BYTES and i > start:
-            yield start, i
-            start, size_bytes = i, _ENVELOPE_BYTES + len(one) + 1
-    if start < len(raw):
-        yield start, len(raw)
+    ends = list(accumulate(map(len, raw)))
+    ends = [end + i for i, end in enumerate(ends, 1)]  # each with its comma
+    start, before = 0, 0
+    while start < len(raw):
+        end = max(start + 1, bisect_right(ends, before + EVENTS_FRAME_BYTES - _ENVELOPE_BYTES, start))
+        yield start, end
+        start, before = end, ends[end - 1]
 
 
 class Batch:
@@ -52,8 +55,7 @@ class Batch:
         self.entries = entries
         self.first_seq = entries[0].seq
         self.last: Cursor = entries[-1].cursor
-        kind = type_of(entries[-1].raw)
-        self.ending = kind.removeprefix("run.") if kind in TERMINAL else None
+        self.ending = _ending(entries[-1])
         """The status that the run ended with, if the last entry is terminal."""
         self._wires: dict[Role, bytes] = {}
 
@@ -69,6 +71,55 @@ class Batch:
             text_frame(f.encode(f.events(self.run, raw[a:b], self.entries[b - 1].cursor, replay=False)))
             for a, b in chunks(raw)
         )
+
+
+class StoredFrame(Struct, frozen=True):
+    """One frame of stored events, ready to be written."""
+
+    wire: bytes
+    count: int
+    last: Cursor
+    ending: str | None
+    """The status that the run ended with, if the last entry is terminal."""
+    finishing: Sequence[Entry]
+    """Those of its entries that end unfinished text."""
+
+
+class StoredPage(Struct, frozen=True):
+    """Entries that follow `before`, framed for one class of readers: what each of them is sent in a replay."""
+
+    before: Cursor
+    frames: Sequence[StoredFrame]
+
+    def rest(self, after: Cursor) -> Sequence[StoredFrame]:
+        """The frames behind `after`; none unless it stands before one of them."""
+        if after == self.before:
+            return self.frames
+        for i, frame in enumerate(self.frames):
+            if frame.last == after:
+                return self.frames[i + 1 :]
+        return ()
+
+
+def stored_page(run: str, before: Cursor, entries: Sequence[Entry], reader: Role) -> StoredPage:
+    """`entries`, which follow `before`, framed as `reader` (one of `reader_class`) sees them."""
+    kinds = [type_of(entry.raw) for entry in entries]
+    raw = [
+        entry.raw if passes_whole(kind, entry.meta.audience, reader) else project_entry(entry, reader)
+        for kind, entry in zip(kinds, entries, strict=True)
+    ]
+    frames: list[StoredFrame] = []
+    for a, b in chunks(raw):
+        last = entries[b - 1]
+        wire = text_frame(f.encode(f.events(run, raw[a:b], last.cursor, replay=True)))
+        finishing = tuple([entries[i] for i in range(a, b) if kinds[i] in FINISHING])
+        frames.append(StoredFrame(wire, b - a, last.cursor, _ending(last), finishing))
+    return StoredPage(before, frames)
+
+
+def _ending(last: Entry) -> str | None:
+    kind = type_of(last.raw)
+    return kind.removeprefix("run.") if kind in TERMINAL else None
 
 
 class Text:

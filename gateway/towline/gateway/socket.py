@@ -165,6 +165,11 @@ class Socket:
         """See `watching.Peer`."""
         return self._out.is_lagging
 
+    @property
+    def takes_wires(self) -> bool:
+        """See `watching.Peer`."""
+        return self._out.takes_wires
+
     def write(self, wire: bytes) -> bool:
         """See `watching.Peer`."""
         return self._out.write(wire)

@@ -48,8 +48,11 @@ class Slot:
         """See `watching.Peer`. The small buffer of the machine is what a stream may hold."""
         return False
 
+    takes_wires = False
+    """See `watching.Peer`. A stream is no socket: it takes frames."""
+
     def write(self, wire: bytes) -> bool:
-        """See `watching.Peer`. A stream is no socket: it takes frames."""
+        """See `watching.Peer`."""
         return False
 
     async def ready(self) -> None:

@@ -6,12 +6,12 @@ envelope is stored without its `seq`, `ts` and `cause`: the script that appends 
 front. Decoding trusts the log: its entries were checked when they were written.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
 
-from towline.protocol import cursor
 from towline.protocol.cursor import Cursor
 from towline.protocol.errors import problem
 from towline.protocol.events import EVENTS, Actor, Audience, Event
@@ -154,6 +154,13 @@ def type_of(raw: bytes) -> str:
 
 
 def decode_entry(entry_id: bytes | str, raw: bytes, meta: bytes, private: bytes | None = None) -> Entry:
-    """The entry that the store returned."""
-    at = cursor.parse(entry_id.decode() if isinstance(entry_id, bytes) else entry_id)
-    return Entry(at.seq, at.tag or 0, raw, _meta.decode(meta), private)
+    """The entry with this id in its log."""
+    seq, _, tag = (entry_id if isinstance(entry_id, str) else entry_id.decode()).partition("-")
+    return Entry(int(seq), int(tag), raw, _meta.decode(meta), private)
+
+
+def decode_entries(rows: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
+    """The entries of a log as the store answers them: id and fields, in the order in which they were appended."""
+    decode = _meta.decode
+    split = ((*entry_id.split(b"-"), fields) for entry_id, fields in rows)
+    return [Entry(int(seq), int(tag), fields[1], decode(fields[3])) for seq, tag, fields in split]

@@ -80,6 +80,10 @@ def decode_piece(raw: bytes) -> Piece:
     return _decoder.decode(raw)
 
 
+FINISHING: Final = TERMINAL | {"message.completed", "tool.finished", "tool.failed"}
+"""Types of events that end unfinished text."""
+
+
 def finishes(entry: Entry) -> tuple[Literal["message", "step", "run"], str] | None:
     """Which message, step or run is finished with this entry, so that no text of it may follow."""
     kind = type_of(entry.raw)

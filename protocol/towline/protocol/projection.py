@@ -178,7 +178,7 @@ def _own_audiences(kind: str, audience: Audience) -> dict[str, Audience]:
 
 
 @cache
-def _passes_whole(kind: str, audience: Audience, role: Role) -> bool:
+def passes_whole(kind: str, audience: Audience, role: Role) -> bool:
     """Whether nothing of such an event is hidden from `role`: a matter of the vocabulary, asked for each event sent."""
     fields = _own_audiences(kind, audience)
     return role != "share" and all(may_read(role, each) for each in (audience, *fields.values()))
@@ -188,7 +188,7 @@ def project_entry(entry: Entry, role: Role) -> bytes:
     """The envelope of `entry` as `role` reads it; the log's own bytes where nothing is hidden."""
     meta_audience = entry.meta.audience
     kind = type_of(entry.raw)
-    if _passes_whole(kind, meta_audience, role):
+    if passes_whole(kind, meta_audience, role):
         return entry.raw
     row = EVENTS.get(kind)
     fields = _own_audiences(kind, meta_audience)

@@ -30,7 +30,7 @@ terminal entry has been sent and `live` was.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -39,8 +39,8 @@ from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import LATEST, START, BadCursor, Cursor
 from towline.protocol.errors import Problem
 from towline.protocol.events import TERMINAL
-from towline.protocol.frames import Range, Recovery, RecoveryCode
 from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB, MAX_SEQ, STORE_PAGE_EVENTS
+from towline.protocol.placing import Page, Placement, place, position_before
 
 NOTICE_BUFFER_BYTES: Final = 128 * KIB
 """What one subscription keeps of notices that it cannot send yet; beyond it, it reads the log instead."""
@@ -48,50 +48,6 @@ NOTICE_BUFFER_BYTES: Final = 128 * KIB
 ANEW: Final = MAX_SEQ
 _FRAME_OVERHEAD_BYTES: Final = 512
 _ATTEMPTS: Final = 5
-
-
-class Page(Protocol):
-    """A read of the log after a cursor: what the store's `LogPage` is."""
-
-    @property
-    def recovery(self) -> Literal["ok", "ahead", "diverged", "trimmed"]: ...
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-    @property
-    def head(self) -> Cursor: ...
-    @property
-    def first_seq(self) -> int: ...
-
-
-class Placement(Struct, frozen=True):
-    """The answer to a cursor. `after_seq` is the seq before the first event that will be sent."""
-
-    recovery: Recovery
-    after_seq: int
-    code: RecoveryCode | None = None
-    lost: Range | None = None
-    skipped: Range | None = None
-
-
-def place(after: Cursor, page: Page, *, head_seq: int, limit: int | None) -> Placement:
-    """The row of the cursor table that holds for `after`, whose verdict is in `page`.
-
-    `head_seq` is the head that the answer is measured against; without `limit` nothing is skipped.
-    """
-    before_first = page.first_seq - 1
-    if page.recovery == "ok":
-        placement = Placement("resumed", after.seq)
-    elif page.recovery == "trimmed":
-        placement = Placement("snapshot", before_first, "trimmed", lost=(after.seq + 1, before_first))
-    else:
-        placement = Placement("reset", before_first, page.recovery)
-    if limit is None or head_seq - placement.after_seq <= limit:
-        return placement
-    skipped = (placement.after_seq + 1, head_seq - limit)
-    if placement.recovery == "resumed":
-        return Placement("snapshot", skipped[1], "limited", skipped=skipped)
-    # The client is told the graver reason, and all the same which stored events it will not be sent.
-    return Placement(placement.recovery, skipped[1], placement.code, placement.lost, skipped)
 
 
 class Load(Struct, frozen=True):
@@ -275,6 +231,24 @@ class Subscription:
         if last.seq > self._known_seq:
             self._known_seq = last.seq
 
+    @property
+    def is_judging(self) -> bool:
+        """Whether the page that is read now answers for the client's cursor, before anything is sent."""
+        return self._phase == "judging"
+
+    def may_send_stored(self, last_seq: int) -> bool:
+        """Whether stored entries behind the position, up to `last_seq`, may be sent at once as `replay`.
+
+        To be asked in answer to a `Read`, after `is_judging`: nothing else is due then.
+        """
+        return self._phase == "sending" and self._told and not self._live and last_seq <= self._head.seq
+
+    def sent_stored(self, last: Cursor, ending: str | None) -> None:
+        """Entries up to `last` were sent after `may_send_stored`; `ending` as in `sent_now`."""
+        self._position = last
+        if ending is not None:
+            self._status = ending
+
     # Actions -------------------------------------------------------------------------------------------------
 
     def next_action(self) -> Action | None:
@@ -320,7 +294,7 @@ class Subscription:
             return
         self._phase = "starting"
         at = self._placement.after_seq
-        self._position = _before(page.first_seq) if at < page.first_seq else Cursor(at - 1)
+        self._position = position_before(page.first_seq) if at < page.first_seq else Cursor(at - 1)
         self._next = Read(self._position, heard=self._head.seq)
 
     def _start(self, page: Page) -> None:
@@ -382,8 +356,3 @@ class Subscription:
         self._phase, self._next = "over", last
         self._ready.clear()
         self._forget_notices()
-
-
-def _before(first_seq: int) -> Cursor:
-    """The position before the oldest event. Its own entry is gone, so its tag proves nothing: 0 stands for it."""
-    return START if first_seq <= 1 else Cursor(first_seq - 1, 0)

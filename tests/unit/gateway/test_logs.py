@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from towline.gateway.logs import Logs
+from towline.gateway.logs import Logs, _size_bytes
 from towline.protocol.codec import Entry, EntryMeta
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.limits import STORE_PAGE_EVENTS as PAGE
@@ -26,7 +26,9 @@ class Store:
         self.gate.set()
 
     def entries(self, first: int, last: int) -> list[Entry]:
-        return [Entry(n, self.tag, b"x" * 300, EntryMeta()) for n in range(first, last + 1)]
+        return [
+            Entry(n, self.tag, b'{"seq":%d,"type":"x"}' % n + b" " * 300, EntryMeta()) for n in range(first, last + 1)
+        ]
 
     async def load(self, run: str) -> Loaded:
         self.loads += 1
@@ -147,15 +149,55 @@ async def test_after_a_lost_connection_nothing_is_kept() -> None:
     assert (await logs.load("a")).cursor.tag == 9
 
 
+async def test_stored_pages_are_framed_once_a_class_and_followed_from_frame_to_frame() -> None:
+    store = Store(3 * PAGE + 20)
+    logs = Logs(store)
+    assert await logs.framed("a", START, "viewer") is None, "nothing is known of the log"
+    await logs.load("a")
+    at, count, wires = START, 0, list[bytes]()
+    while (found := await logs.framed("a", at, "viewer")) is not None:
+        assert (found.head, found.first_seq) == (Cursor(store.length, 7), 1)
+        count += found.frames[0].count
+        at = found.frames[0].last
+        wires.append(found.frames[0].wire)
+    assert (count, at) == (3 * PAGE, Cursor(3 * PAGE, 7))
+    assert len(store.reads) == 3
+    again = await logs.framed("a", START, "viewer")
+    assert again is not None
+    assert again.frames[0].wire is wires[0]
+    assert await logs.framed("a", Cursor(7, 7), "viewer") is None, "no frame begins there"
+    assert await logs.framed("a", Cursor(PAGE, 8), "viewer") is None, "another history"
+    assert await logs.framed("a", START, "operator") is not None
+    assert len(store.reads) > 3, "the entries are not kept beside their frames"
+
+
+async def test_the_next_page_is_made_ready_while_one_is_sent() -> None:
+    store = Store(2 * PAGE)
+    logs = Logs(store)
+    await logs.load("a")
+    await logs.framed("a", START, "viewer")
+    store.gate.clear()
+    flight = logs._flights["framed", "a", 1, "viewer"]
+    store.gate.set()
+    await flight
+    assert [after.seq for after, _ in store.reads] == [0, PAGE - 1]
+    page = await logs.framed("a", Cursor(PAGE, 7), "viewer")
+    assert page is not None
+    assert len(store.reads) == 2
+    logs.clear()
+    assert await logs.framed("a", Cursor(PAGE, 7), "viewer") is None
+
+
 async def test_what_is_kept_is_bounded() -> None:
     store = Store(20 * PAGE)
-    logs = Logs(store, kept_bytes=3 * PAGE * 700)
+    size_bytes = _size_bytes(store.entries(PAGE, 2 * PAGE - 1))
+    logs = Logs(store, kept_bytes=4 * size_bytes - 1)
     await logs.load("a")
     await whole(logs)
     assert len(logs._pages) == 3
-    assert logs._left_bytes == 0
+    assert 0 <= logs._left_bytes < size_bytes
     logs.clear()
-    assert logs._left_bytes == 3 * PAGE * 700
+    assert logs._left_bytes == 4 * size_bytes - 1
 
 
 async def test_a_failure_is_everyones_and_nobody_keeps_it() -> None:

@@ -27,6 +27,9 @@ _NOT_SHARED: Final = frozenset(
     | {"WAIT", "WAITAOF", "WATCH", "XREAD", "XREADGROUP"}
 )
 
+AS_IT_IS: Final[Mapping[str, Any]] = {"as_it_is": True}
+"""Options of a command whose answer is not put into redis-py's shape, which costs more than reading a log."""
+
 
 def _packed(arguments: Sequence[Any]) -> bytes:
     name = arguments[0]
@@ -114,9 +117,9 @@ class Batch(Pipeline):
 
 
 async def understood(callbacks: Mapping[Any, Any], command: str, answer: Any, options: Mapping[str, Any]) -> Any:
-    """The answer as redis-py's callback for `command` reads it."""
+    """The answer as redis-py's callback for `command` reads it, unless the caller wants it `AS_IT_IS`."""
     callback = callbacks.get(command)
-    if callback is None:
+    if callback is None or options == AS_IT_IS:
         return answer
     options = {name: value for name, value in options.items() if name != "keys"}  # redis-py's cache wants it, we do not
     read = callback(answer, **options)

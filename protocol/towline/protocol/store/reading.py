@@ -18,6 +18,7 @@ from towline.protocol.run_state import Run
 from towline.protocol.store.api import Loaded, LogPage, NoRun, RunFacts, RunGone, Standing
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys
+from towline.protocol.store.multiplex import AS_IT_IS
 
 _FACTS: Final = (
     "last_seq", "last_tag", "first_seq", "gone", "owner", "workflow", "version", "queue", "fingerprint", "input_seq",
@@ -112,10 +113,10 @@ class Reader:
         with translated():
             async with self._client.pipeline(transaction=False) as pipe:
                 pipe.hmget(keys.run, list(_FACTS))
-                pipe.xrange(keys.log, start, "+", count=limit + (after != START))
+                pipe.execute_command("XRANGE", keys.log, start, "+", "COUNT", limit + (after != START), **AS_IT_IS)
                 values, rows = await pipe.execute()
         facts = _facts(run, values)
-        entries = [codec.decode_entry(entry_id, fields[b"e"], fields[b"m"]) for entry_id, fields in rows]
+        entries = codec.decode_entries(rows)
         # The log may have grown between the two reads: what was read is the better head.
         head = max(facts.head, entries[-1].cursor if entries else START, key=lambda c: c.seq)
 
@@ -151,9 +152,11 @@ class Reader:
         cursor = facts.head
         while True:
             with translated():
-                rows = await cast("Any", self._client.xrange(keys.log, f"{seq + 1}-0", "+", count=STORE_PAGE_EVENTS))
+                rows = await cast("Any", self._client).execute_command(
+                    "XRANGE", keys.log, f"{seq + 1}-0", "+", "COUNT", STORE_PAGE_EVENTS, **AS_IT_IS
+                )
             if rows:
-                entries = [codec.decode_entry(entry_id, fields[b"e"], fields[b"m"]) for entry_id, fields in rows]
+                entries = codec.decode_entries(rows)
                 state = fold_all(run, state, (entry.event() for entry in entries))
                 cursor, seq = entries[-1].cursor, entries[-1].seq
             if len(rows) < STORE_PAGE_EVENTS:

@@ -21,7 +21,7 @@ SIGNED = re.compile(r"https?:|://|[?&](sig|signature|token|ticket|expires|X-Amz-
 async def finished(gateway: RunningGateway) -> str:
     run = await gateway.start(grants={"user:bob": "collaborator"})
     hand = await gateway.hold(run)
-    sha256 = await gateway.services.payloads.put(CONTENT)
+    sha256 = await gateway.services.payloads.of(run).put(CONTENT)
     made = d.ArtifactCreated(
         artifact="art_1", name="plot.png", media_type="image/png", size=len(CONTENT), sha256=sha256
     )

@@ -154,6 +154,10 @@ class Hand:
         self._number = 0
         self.seen = seen
 
+    @property
+    def run(self) -> str:
+        return self._claimed.run
+
     def commit(self, *entries: NewEntry, **more: Any) -> Commit:
         self._number += 1
         return Commit(

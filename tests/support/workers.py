@@ -96,7 +96,7 @@ class Stage:
 
     async def entries(self, run: str) -> list[Entry]:
         page = await self.store.read_log(run, START, limit=10_000, private=True)
-        return [await unspill(entry, self.payloads) for entry in page.entries]
+        return [await unspill(entry, self.payloads.of(run)) for entry in page.entries]
 
     async def events(self, run: str) -> list[Event]:
         return [entry.event() for entry in await self.entries(run)]

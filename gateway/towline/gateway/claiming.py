@@ -219,7 +219,7 @@ async def _begun(call: Call, claimed: api.Claimed, worker: str) -> dict[str, Any
         loaded = await store.load(run)
     caller = Caller(call.credential.subject, "worker", call.credential.groups, decides=False)
     first = await store.read_log(run, START, limit=1, private=True)
-    private = (await unspill(first.entries[0], call.services.payloads)).private if first.entries else None
+    private = (await unspill(first.entries[0], call.services.payloads.of(run))).private if first.entries else None
     waiting = set(await open_commands(store, run))
     commands = [
         entry

@@ -23,7 +23,7 @@ from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS, PAGE_BYTES, STOR
 from towline.protocol.projection import Role
 from towline.protocol.store import api
 from towline.protocol.store.holders import LeaseFacts
-from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.payloads import RunPayloads
 from towline.protocol.store.spilling import unspill
 
 HEADER: Final = "Towline-Lease"
@@ -168,7 +168,7 @@ async def history(call: Call) -> Response:
     shown: list[msgspec.Raw] = []
     size_bytes = 0
     for entry in page.entries:
-        raw = await _with_private(entry, call.services.payloads)
+        raw = await _with_private(entry, call.services.payloads.of(lease.run))
         size_bytes += len(raw)
         if shown and size_bytes > PAGE_BYTES:
             break
@@ -213,7 +213,7 @@ async def _page(call: Call, run: str, limit: int) -> tuple[api.LogPage, Cursor]:
     return page, after
 
 
-async def _with_private(entry: Entry, payloads: Payloads) -> bytes:
+async def _with_private(entry: Entry, payloads: RunPayloads) -> bytes:
     private = (await unspill(entry, payloads)).private
     return entry.raw if private is None else entry.raw[:-1] + b',"private":' + private + b"}"
 

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from towline.gateway import problems, ranges
 from towline.gateway.http import Call
 from towline.protocol.errors import Problem, problem
-from towline.protocol.store.payloads import MissingPayload
+from towline.protocol.store.payloads import MissingPayload, RunPayloads
 
 _INLINE: Final[Mapping[str, re.Pattern[bytes]]] = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
@@ -51,8 +51,8 @@ def safe_media_type(said: str) -> str:
 
 
 async def send_bytes(call: Call, sha256: str, media_type: str, name: str) -> Response:
-    """The payload with this hash, or the ranges of it that were asked for. Raises `not_found`."""
-    payloads, asked = call.services.payloads, call.request.headers
+    """The payload of the run with this hash, or the ranges of it that were asked for. Raises `not_found`."""
+    payloads, asked = call.services.payloads.of(call.path("run")), call.request.headers
     try:
         size = await payloads.size(sha256)
     except MissingPayload:
@@ -60,7 +60,7 @@ async def send_bytes(call: Call, sha256: str, media_type: str, name: str) -> Res
     tag = f'"{sha256}"'
     media_type = safe_media_type(media_type)
     looks = _INLINE.get(media_type.partition(";")[0].lower())
-    kind = "inline" if looks is not None and looks.match(await _head(call, sha256, size)) else "attachment"
+    kind = "inline" if looks is not None and looks.match(await _head(payloads, sha256, size)) else "attachment"
     shown = name.encode("utf-8", "replace").decode()[:_NAME_CHARS]
     headers = {**SAFE_HEADERS, "ETag": tag, "Content-Disposition": f"{kind}; filename*=utf-8''{quote(shown, safe='')}"}
     if _knows(asked.get("if-none-match"), tag):
@@ -82,15 +82,20 @@ async def send_bytes(call: Call, sha256: str, media_type: str, name: str) -> Res
             headers |= {"Content-Length": str(last - first + 1), "Content-Range": f"bytes {first}-{last}/{size}"}
             return StreamingResponse(payloads.stream(sha256, first, last - first + 1), 206, headers, media_type)
         case _:
-            return _several(call, sha256, size, pieces, media_type, headers)
+            return _several(payloads, sha256, size, pieces, media_type, headers)
 
 
-async def _head(call: Call, sha256: str, size: int) -> bytes:
-    return b"".join([piece async for piece in call.services.payloads.stream(sha256, 0, min(size, _HEAD_BYTES))])
+async def _head(payloads: RunPayloads, sha256: str, size: int) -> bytes:
+    return b"".join([piece async for piece in payloads.stream(sha256, 0, min(size, _HEAD_BYTES))])
 
 
 def _several(
-    call: Call, sha256: str, size: int, pieces: list[tuple[int, int]], media_type: str, headers: dict[str, str]
+    payloads: RunPayloads,
+    sha256: str,
+    size: int,
+    pieces: list[tuple[int, int]],
+    media_type: str,
+    headers: dict[str, str],
 ) -> Response:
     boundary = secrets.token_hex(16)
     heads = [
@@ -102,7 +107,7 @@ def _several(
     async def parts() -> AsyncIterator[bytes]:
         for head, (first, last) in zip(heads, pieces, strict=True):
             yield head
-            async for piece in call.services.payloads.stream(sha256, first, last - first + 1):
+            async for piece in payloads.stream(sha256, first, last - first + 1):
                 yield piece
             yield b"\r\n"
         yield end

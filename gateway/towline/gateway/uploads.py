@@ -82,7 +82,7 @@ async def create(call: Call) -> Response:
     ref = random_id("upl")
     try:
         async with asyncio.timeout(_WHOLE_S):
-            stored = await payloads.put_stream(chunks(call), limit_bytes=UPLOAD_BYTES, sha256=sha256, upload=ref)
+            stored = await payloads.put_upload(ref, chunks(call), limit_bytes=UPLOAD_BYTES, sha256=sha256)
     except PayloadTooLarge:
         raise _too_large() from None
     except BadPayload:

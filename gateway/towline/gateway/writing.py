@@ -72,7 +72,7 @@ async def append(call: Call) -> Response:
         loaded = await store.load(lease.run)
         prepared = await prepare(store, loaded, lease.fence, number, asked, seen=seen)
         try:
-            entries = [await spill(entry, call.services.payloads) for entry in prepared.commit.entries]
+            entries = [await spill(entry, call.services.payloads.of(lease.run)) for entry in prepared.commit.entries]
             commit = msgspec.structs.replace(prepared.commit, entries=entries)
             written = await _write(call, lease, Prepared(commit, prepared.ending))
         except TooLarge as error:
@@ -223,7 +223,8 @@ async def put_artifact(call: Call) -> Response:
 async def _stored(call: Call, limit_bytes: int) -> Stored:
     sha256 = said_sha256(call.request.headers.get("content-digest"))
     try:
-        return await call.services.payloads.put_stream(chunks(call), limit_bytes=limit_bytes, sha256=sha256)
+        payloads = call.services.payloads.of(call.path("run"))
+        return await payloads.put_stream(chunks(call), limit_bytes=limit_bytes, sha256=sha256)
     except PayloadTooLarge:
         raise problem("too_large", "These are too many bytes.", limit=limit_bytes) from None
     except BadPayload:

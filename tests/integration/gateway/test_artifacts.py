@@ -15,7 +15,7 @@ pytestmark = pytest.mark.store
 async def publish(
     gateway: RunningGateway, hand: Hand, content: bytes, *, name: str, media_type: str, number: int = 1, **more: Any
 ) -> str:
-    sha256 = await gateway.services.payloads.put(content)
+    sha256 = await gateway.services.payloads.of(hand.run).put(content)
     data = d.ArtifactCreated(
         artifact=f"art_{number}", name=name, media_type=media_type, size=len(content), sha256=sha256
     )
@@ -108,7 +108,7 @@ async def test_artifacts_are_listed_in_pages(gateway: RunningGateway) -> None:
 async def test_a_large_result_is_read_by_who_reads_the_result(gateway: RunningGateway) -> None:
     run = await gateway.start(grants={"user:bob": "viewer", "user:eve": "collaborator"})
     hand = await gateway.hold(run)
-    ref = "pay_" + await gateway.services.payloads.put(b'"large"')
+    ref = "pay_" + await gateway.services.payloads.of(run).put(b'"large"')
     data = d.RunCompleted(summary="done", claims=[], verified=None, result=None)
     hand.seen = (await gateway.store.facts(run)).head
     await gateway.store.close(hand.commit(NewEntry("run.completed", AGENT, data, ref=ref)))
@@ -198,7 +198,7 @@ async def test_a_hostile_name_is_only_a_name(gateway: RunningGateway, name: str,
 async def test_a_payload_is_sent_where_an_event_names_it(gateway: RunningGateway) -> None:
     run, other = await gateway.start(), await gateway.start()
     hand = await gateway.hold(run)
-    sha256 = await gateway.services.payloads.put(b'"large"')
+    sha256 = await gateway.services.payloads.of(run).put(b'"large"')
     note = d.ProgressNoted(text="")
     await hand.write(NewEntry("progress.noted", AGENT, note, ref=sha256))
     await hand.write(NewEntry("progress.noted", AGENT, d.ProgressNoted(text=f'"ref":"{"a" * 64}"')))

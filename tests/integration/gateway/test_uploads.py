@@ -295,4 +295,4 @@ async def test_what_a_run_was_given_stands_beside_its_log(gateway: RunningGatewa
     for upload in (first, second):
         assert await gateway.store.side_fields(run, [upload_field(upload["ref"])])
         with pytest.raises(MissingPayload):
-            await gateway.services.payloads.adopt_upload(upload["ref"], "1" * 64)
+            await gateway.services.payloads.of(run).adopt_upload(upload["ref"], "1" * 64)

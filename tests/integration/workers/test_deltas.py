@@ -120,7 +120,7 @@ async def test_a_long_answer_is_heard_as_it_is_made_and_leaves_tens_of_entries(
     events = await workers.events(run)
     assert len(events) < 20
     (spilled,) = [event for event in events if event.type == "message.completed" and event.ref is not None]
-    assert msgspec.json.decode(await workers.payloads.read(str(spilled.ref).removeprefix("pay_"))) == whole
+    assert msgspec.json.decode(await workers.payloads.of(run).read(str(spilled.ref).removeprefix("pay_"))) == whole
     await wait_until(lambda: _is_empty(workers, run), "the kept texts to be forgotten")
 
 

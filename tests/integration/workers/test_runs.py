@@ -174,7 +174,7 @@ async def test_artifacts_are_durable_before_they_are_announced(workers: Stage, r
     created = [event.data for event in await workers.events(run) if event.type == "artifact.created"]
     assert [each["artifact"] for each in created] == ids
     for each, content in zip(created, (b"W" * 100_000, b"A"), strict=True):
-        assert await workers.payloads.read(each["sha256"]) == content
+        assert await workers.payloads.of(run).read(each["sha256"]) == content
 
 
 async def test_large_values_go_around_the_log(workers: Stage, registry: Registry) -> None:
@@ -195,7 +195,7 @@ async def test_large_values_go_around_the_log(workers: Stage, registry: Registry
     assert terminal.type == "run.completed"
     assert terminal.data.get("result") is None
     assert terminal.ref is not None
-    assert await workers.payloads.read(terminal.ref.removeprefix("pay_")) == b'"%s!"' % (b"x" * 200_000)
+    assert await workers.payloads.of(run).read(terminal.ref.removeprefix("pay_")) == b'"%s!"' % (b"x" * 200_000)
 
 
 async def test_a_result_over_the_limit_fails_the_step_at_once(workers: Stage, registry: Registry) -> None:

@@ -26,7 +26,7 @@ async def upload(workers: Stage, data: bytes) -> str:
         yield data
 
     ref = random_id("upl")
-    stored = await workers.payloads.put_stream(whole(), limit_bytes=len(data), upload=ref)
+    stored = await workers.payloads.put_upload(ref, whole(), limit_bytes=len(data))
     made = Upload("ana", stored.sha256, stored.size, "application/zip", workers.store.now_ms() + UPLOAD_MS)
     await workers.store.keep_upload(ref, made)
     return ref

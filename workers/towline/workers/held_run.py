@@ -82,7 +82,7 @@ class HeldRun:
             claimed.run, claimed.fence, ends_s=ends_s, on_renewal=self._on_renewal, on_lost=self.lost
         )
         self._store = store
-        self._payloads = payloads
+        self._payloads = payloads.of(claimed.run)
         self._definition = definition
         self._claimed = claimed
         self._settings = settings

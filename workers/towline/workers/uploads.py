@@ -11,7 +11,7 @@ from typing import Final
 
 from towline.protocol.store.given import given_upload, upload_field
 from towline.protocol.store.interface import Store
-from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.payloads import RunPayloads
 
 _ANSWER_S: Final = 30.0
 
@@ -22,7 +22,7 @@ FetchUpload = Callable[[str, Path], int]
 class RunUploads:
     """The uploads of `run`. Make it on the worker's loop; `fetch` is called from threads."""
 
-    def __init__(self, store: Store, payloads: Payloads, run: str) -> None:
+    def __init__(self, store: Store, payloads: RunPayloads, run: str) -> None:
         self._store = store
         self._payloads = payloads
         self._run = run

@@ -90,15 +90,15 @@ async def take_input(
     for ref in refs:
         uploads[ref] = upload = await _usable(store, ref, subject, run, field)
         try:
-            await payloads.adopt_upload(ref, upload.sha256)
+            await payloads.of(run).adopt_upload(ref, upload.sha256)
         except MissingPayload:
             raise _no_upload(field) from None
         side[upload_field(ref)] = msgspec.json.encode(
             GivenUpload(upload.sha256, upload.size, upload.media_type)
         ).decode()
     if len(private) > PRIVATE_BYTES:
-        input_ref = f"pay_{await payloads.put(msgspec.json.encode(value))}"
-        private = pointer_to(await payloads.put(private))
+        input_ref = f"pay_{await payloads.of(run).put(msgspec.json.encode(value))}"
+        private = pointer_to(await payloads.of(run).put(private))
     return Given(private, input_ref, side, uploads)
 
 

@@ -105,6 +105,20 @@ class Folder:
         ):
             os.unlink(name, dir_fd=parent)
 
+    def remove_folder(self, folder: str) -> None:
+        """See `Storage.remove_folder`. A link that somebody planted there is removed, not followed."""
+        with contextlib.suppress(FileNotFoundError), self._root() as root:
+            try:
+                with self._below(root, folder) as parent:
+                    for name in os.listdir(parent):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(name, dir_fd=parent)
+            except MissingPayload:
+                os.unlink(folder, dir_fd=root)
+            else:
+                os.rmdir(folder, dir_fd=root)
+            os.fsync(root)
+
     def older(self, folder: str, age_s: float) -> list[str]:
         """See `Storage.older`."""
         with (

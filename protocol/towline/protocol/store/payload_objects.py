@@ -88,6 +88,12 @@ class Objects:
         except MissingPayload:
             return
 
+    def remove_folder(self, folder: str) -> None:
+        """See `Storage.remove_folder`."""
+        with _translated(folder):
+            for page in obstore.list(self._store, prefix=folder):
+                obstore.delete(self._store, [str(found["path"]) for found in page])
+
     def older(self, folder: str, age_s: float) -> list[str]:
         """See `Storage.older`."""
         before = datetime.now(UTC) - timedelta(seconds=age_s)

@@ -43,6 +43,10 @@ class Storage(Protocol):
         """Removes the bytes, if there are any."""
         ...
 
+    def remove_folder(self, folder: str) -> None:
+        """Removes all bytes below `folder`, if there are any; durable when it returns."""
+        ...
+
     def older(self, folder: str, age_s: float) -> list[str]:
         """Keys below `folder` whose bytes were written more than `age_s` ago."""
         ...

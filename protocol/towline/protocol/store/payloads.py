@@ -1,26 +1,30 @@
-"""Bytes too large for the log, by the hash of their content; and uploads, until a run takes them.
+"""Bytes too large for the log, by run and the hash of their content; and uploads, until a run takes them.
 
 Promises that what `put` or `put_stream` returned is durable and readable before anybody can name it, that a stream
-which breaks off, is longer than allowed or has another hash leaves nothing, and that keys are made from the content
-or from a ref of ours, so no caller chooses a path. Leaves rights to callers, and who owns an upload to `uploads`.
-The bytes lie where `payload_storage.Storage` says: in a local folder, or in an object store that a URL names.
+which breaks off, is longer than allowed or has another hash leaves nothing, that keys are made from run and content or
+from a ref of ours, so no caller chooses a path, and that the bytes of a run can go without those of any other. Leaves
+rights to callers, and who owns an upload to `uploads`. The bytes lie where `payload_storage.Storage` says: in a local
+folder, or in an object store that a URL names.
 """
 
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from towline.protocol.ids import is_upload_ref
+from towline.protocol.ids import is_run_id, is_upload_ref
 from towline.protocol.store.payload_folder import Folder
 from towline.protocol.store.payload_storage import MissingPayload, Storage
 
-__all__ = ["URL_VARIABLE", "BadPayload", "MissingPayload", "PayloadTooLarge", "Payloads", "Stored", "open_payloads"]
+__all__ = [
+    "URL_VARIABLE", "BadPayload", "MissingPayload", "PayloadTooLarge", "Payloads", "RunPayloads", "Stored",
+    "open_payloads",
+]  # fmt: skip
 
 URL_VARIABLE: Final = "TOWLINE_PAYLOADS_URL"
 """Environment variable with the object store of all gateways and workers. Without it, payloads are local files."""
@@ -52,94 +56,15 @@ class Payloads:
     def __init__(self, where: Path | Storage) -> None:
         self._storage: Storage = Folder(where) if isinstance(where, Path) else where
 
-    # --- by content
+    def of(self, run: str) -> "RunPayloads":
+        """The payloads of one run, which nobody shares."""
+        return RunPayloads(self._storage, run)
 
-    async def put(self, data: bytes) -> str:
-        """Stores `data` durably; its SHA-256 in lower-case hex."""
-        return await asyncio.to_thread(self.put_now, data)
-
-    def put_now(self, data: bytes) -> str:
-        """`put` for callers outside an event loop."""
-        sha256 = hashlib.sha256(data).hexdigest()
-        with self._storage.spool() as file:
-            file.write(data)
-            self._storage.keep(file, _content(sha256))
-        return sha256
-
-    async def put_stream(
-        self, chunks: AsyncIterable[bytes], *, limit_bytes: int, sha256: str | None = None, upload: str | None = None
+    async def put_upload(
+        self, ref: str, chunks: AsyncIterable[bytes], *, limit_bytes: int, sha256: str | None = None
     ) -> Stored:
-        """Stores what `chunks` brings, by its content, or as the upload of that ref.
-
-        Raises `PayloadTooLarge` as soon as more than `limit_bytes` came, and `BadPayload` when the bytes have another
-        hash than `sha256`.
-        """
-        with self._storage.spool() as file:
-            digest, size, waiting = hashlib.sha256(), 0, bytearray()
-
-            def write(data: bytes) -> None:
-                digest.update(data)
-                file.write(data)
-
-            async for chunk in chunks:
-                size += len(chunk)
-                if size > limit_bytes:
-                    raise PayloadTooLarge(f"more than {limit_bytes} bytes")
-                waiting += chunk
-                if len(waiting) >= _WRITE_BYTES:
-                    await asyncio.to_thread(write, bytes(waiting))
-                    waiting.clear()
-            await asyncio.to_thread(write, bytes(waiting))
-            found = digest.hexdigest()
-            if sha256 not in (None, found):
-                raise BadPayload("the bytes have another SHA-256 than was said")
-            await asyncio.to_thread(self._storage.keep, file, _content(found) if upload is None else _upload(upload))
-        return Stored(found, size)
-
-    async def size(self, sha256: str) -> int:
-        """How many bytes the payload has. Raises `MissingPayload`."""
-        return await asyncio.to_thread(self._storage.size, _content(sha256))
-
-    async def read(self, sha256: str) -> bytes:
-        """The whole payload, which must be small. Raises `MissingPayload`, and `BadPayload` for damaged bytes."""
-        return await asyncio.to_thread(self._read_now, sha256)
-
-    def _read_now(self, sha256: str) -> bytes:
-        key = _content(sha256)
-        data = b"".join(self._storage.read(key, 0, self._storage.size(key)))
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise BadPayload(f"the bytes of payload {sha256} are damaged")
-        return data
-
-    async def stream(self, sha256: str, first: int, length: int) -> AsyncIterator[bytes]:
-        """The bytes from `first` on, in small pieces. Raises `MissingPayload`."""
-        pieces = iter(self._storage.read(_content(sha256), first, length))
-        while (piece := await asyncio.to_thread(_next, pieces)) is not None:
-            yield piece
-
-    def fetch_now(self, sha256: str, target: BinaryIO) -> int:
-        """Copies the payload to `target`, for callers in threads; its size. Raises as `read` does."""
-        key, digest, size = _content(sha256), hashlib.sha256(), 0
-        for piece in self._storage.read(key, 0, self._storage.size(key)):
-            digest.update(piece)
-            target.write(piece)
-            size += len(piece)
-        if digest.hexdigest() != sha256:
-            raise BadPayload(f"the bytes of payload {sha256} are damaged")
-        return size
-
-    # --- uploads
-
-    async def adopt_upload(self, ref: str, sha256: str) -> None:
-        """Keeps the upload's bytes by their content, beside the upload. Raises `MissingPayload`."""
-
-        def adopt() -> None:
-            try:
-                self._storage.size(_content(sha256))
-            except MissingPayload:
-                self._storage.copy(_upload(ref), _content(sha256))
-
-        await asyncio.to_thread(adopt)
+        """Stores what `chunks` brings as the upload of that ref. Raises as `RunPayloads.put_stream`."""
+        return await _put_stream(self._storage, chunks, limit_bytes, sha256, lambda _: _upload(ref))
 
     async def remove_upload(self, ref: str) -> None:
         """Removes the upload's own bytes, if they are there."""
@@ -158,6 +83,86 @@ class Payloads:
         return await asyncio.to_thread(sweep)
 
 
+class RunPayloads:
+    """The payloads of `run`, by content. The same bytes in two runs are kept twice, so each may be removed."""
+
+    def __init__(self, storage: Storage, run: str) -> None:
+        self._storage = storage
+        self._folder = run_folder(run)
+
+    async def put(self, data: bytes) -> str:
+        """Stores `data` durably; its SHA-256 in lower-case hex."""
+        return await asyncio.to_thread(self.put_now, data)
+
+    def put_now(self, data: bytes) -> str:
+        """`put` for callers outside an event loop."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        with self._storage.spool() as file:
+            file.write(data)
+            self._storage.keep(file, self._key(sha256))
+        return sha256
+
+    async def put_stream(self, chunks: AsyncIterable[bytes], *, limit_bytes: int, sha256: str | None = None) -> Stored:
+        """Stores what `chunks` brings, by its content.
+
+        Raises `PayloadTooLarge` as soon as more than `limit_bytes` came, and `BadPayload` when the bytes have another
+        hash than `sha256`.
+        """
+        return await _put_stream(self._storage, chunks, limit_bytes, sha256, self._key)
+
+    async def size(self, sha256: str) -> int:
+        """How many bytes the payload has. Raises `MissingPayload`."""
+        return await asyncio.to_thread(self._storage.size, self._key(sha256))
+
+    async def read(self, sha256: str) -> bytes:
+        """The whole payload, which must be small. Raises `MissingPayload`, and `BadPayload` for damaged bytes."""
+        return await asyncio.to_thread(self._read_now, sha256)
+
+    def _read_now(self, sha256: str) -> bytes:
+        key = self._key(sha256)
+        data = b"".join(self._storage.read(key, 0, self._storage.size(key)))
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise BadPayload(f"the bytes of payload {sha256} are damaged")
+        return data
+
+    async def stream(self, sha256: str, first: int, length: int) -> AsyncIterator[bytes]:
+        """The bytes from `first` on, in small pieces. Raises `MissingPayload`."""
+        pieces = iter(self._storage.read(self._key(sha256), first, length))
+        while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+            yield piece
+
+    def fetch_now(self, sha256: str, target: BinaryIO) -> int:
+        """Copies the payload to `target`, for callers in threads; its size. Raises as `read` does."""
+        key, digest, size = self._key(sha256), hashlib.sha256(), 0
+        for piece in self._storage.read(key, 0, self._storage.size(key)):
+            digest.update(piece)
+            target.write(piece)
+            size += len(piece)
+        if digest.hexdigest() != sha256:
+            raise BadPayload(f"the bytes of payload {sha256} are damaged")
+        return size
+
+    async def adopt_upload(self, ref: str, sha256: str) -> None:
+        """Keeps the upload's bytes by their content, beside the upload. Raises `MissingPayload`."""
+
+        def adopt() -> None:
+            try:
+                self._storage.size(self._key(sha256))
+            except MissingPayload:
+                self._storage.copy(_upload(ref), self._key(sha256))
+
+        await asyncio.to_thread(adopt)
+
+    async def remove_all(self) -> None:
+        """Removes every payload of the run, also those that no event ever named. Harmless where there are none."""
+        await asyncio.to_thread(self._storage.remove_folder, self._folder)
+
+    def _key(self, sha256: str) -> str:
+        if not _SHA256.match(sha256):
+            raise MissingPayload(sha256)
+        return f"{self._folder}/{sha256}"
+
+
 def open_payloads(where: Path | str) -> Payloads:
     """Payloads in a folder, or at a URL: `file:///…`, `s3://…`, `gs://…`, `az://…`. Raises `ValueError`."""
     if isinstance(where, Path):
@@ -173,10 +178,44 @@ def open_payloads(where: Path | str) -> Payloads:
     return Payloads(Objects.at(where))
 
 
-def _content(sha256: str) -> str:
-    if not _SHA256.match(sha256):
-        raise MissingPayload(sha256)
-    return f"{sha256[:2]}/{sha256}"
+def run_folder(run: str) -> str:
+    """The folder of a run's payloads: its id behind a few digits of the id's hash.
+
+    So ids that differ in case alone stay apart on disks that do not tell case, and no id is `uploads` or hidden.
+    """
+    if not is_run_id(run):
+        raise MissingPayload(run)
+    return f"{hashlib.sha256(run.encode()).hexdigest()[:8]}-{run}"
+
+
+async def _put_stream(
+    storage: Storage,
+    chunks: AsyncIterable[bytes],
+    limit_bytes: int,
+    sha256: str | None,
+    key_of: Callable[[str], str],
+) -> Stored:
+    with storage.spool() as file:
+        digest, size, waiting = hashlib.sha256(), 0, bytearray()
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            file.write(data)
+
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > limit_bytes:
+                raise PayloadTooLarge(f"more than {limit_bytes} bytes")
+            waiting += chunk
+            if len(waiting) >= _WRITE_BYTES:
+                await asyncio.to_thread(write, bytes(waiting))
+                waiting.clear()
+        await asyncio.to_thread(write, bytes(waiting))
+        found = digest.hexdigest()
+        if sha256 not in (None, found):
+            raise BadPayload("the bytes have another SHA-256 than was said")
+        await asyncio.to_thread(storage.keep, file, key_of(found))
+    return Stored(found, size)
 
 
 def _upload(ref: str) -> str:

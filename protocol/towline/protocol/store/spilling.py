@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from towline.protocol.codec import Entry, NewEntry, TooLarge, encode_envelope
 from towline.protocol.limits import PRIVATE_BYTES
-from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.payloads import RunPayloads
 
 _POINTER: Final = b'{"$payload":"'
 
@@ -21,7 +21,7 @@ def pointer_to(sha256: str) -> bytes:
     return _POINTER + sha256.encode() + b'"}'
 
 
-async def spill(entry: NewEntry, payloads: Payloads) -> NewEntry:
+async def spill(entry: NewEntry, payloads: RunPayloads) -> NewEntry:
     """`entry` as it fits into the log. Raises `TooLarge` for one with no member that may move."""
     if entry.private is not None and len(entry.private) > PRIVATE_BYTES:
         entry = replace(entry, private=pointer_to(await payloads.put(entry.private)))
@@ -36,7 +36,7 @@ async def spill(entry: NewEntry, payloads: Payloads) -> NewEntry:
     return entry
 
 
-async def unspill(entry: Entry, payloads: Payloads) -> Entry:
+async def unspill(entry: Entry, payloads: RunPayloads) -> Entry:
     """`entry` with its whole private part. Raises `MissingPayload`."""
     private = entry.private
     if private is None or not private.startswith(_POINTER):

@@ -4,7 +4,8 @@ Promises that a full page of a log (500 entries, aligned) is read from the store
 and from where in it, and framed once for each class of readers that replays it; that callers who ask the same at the
 same time share one read; and that the tag of a cursor is compared as the store itself compares it. A kept page is only
 as true as the history it was read from: when the store's connection was lost (it may come back older), everything is
-forgotten. Leaves access to `services`: nothing here knows who asks.
+forgotten, and when a Run is loaded that does not continue what was kept of its log, that run is. Leaves access to
+`services`: nothing here knows who asks.
 
 A shared read may have begun before its last caller asked, and an answer serves for a second. So a caller says what
 it has `heard` of the log's head, and never gets an answer from before that; `ANEW` means one that begins now.
@@ -117,12 +118,37 @@ class Logs:
         at_least = heard or 0
         loaded = await self._newest(
             ("load", run),
-            lambda: self._store.load(run),
+            lambda: self._load(run),
             lambda found: found.cursor.seq >= at_least,
             may_be_recent=heard is not None,
         )
         self._learn(run, _Known(loaded.cursor, loaded.facts.first_seq, loaded.facts.sealed))
         return loaded
+
+    async def _load(self, run: str) -> Loaded:
+        known = self._known.get(run)
+        loaded = await self._store.load(run)
+        if known is not None and not await self._continues(run, known.head, loaded.cursor):
+            self._forget(run)  # it was put back, or begun anew under its address
+        return loaded
+
+    async def _continues(self, run: str, known: Cursor, head: Cursor) -> bool:
+        """Whether a log that now ends at `head` still has the entry that was known as its head."""
+        if head.seq <= known.seq:
+            return head == known
+        if known.seq < STORE_PAGE_EVENTS:
+            return True  # nothing of it can be kept
+        return (await self._store.read_log(run, known, limit=1)).recovery == "ok"
+
+    def _forget(self, run: str) -> None:
+        """Forgets one run; what is read of it now is neither kept nor shared with who asks from now on."""
+        self._history += 1
+        self._known.pop(run, None)
+        for page in [key for key in self._pages if key[0] == run]:
+            self._drop(page)
+        for kept in (self._flights, self._recent):
+            for key in [key for key in kept if isinstance(key, tuple) and run in key]:
+                del kept[key]
 
     async def read_log(self, run: str, after: Cursor, *, limit: int, heard: int = 0) -> LogPage:
         """As the store's `read_log`, whose answer is no older than `heard`. Raises as the store."""

@@ -149,6 +149,38 @@ async def test_after_a_lost_connection_nothing_is_kept() -> None:
     assert (await logs.load("a")).cursor.tag == 9
 
 
+@pytest.mark.parametrize("length", [10, PAGE, 2 * PAGE, 3 * PAGE])
+@pytest.mark.parametrize("framed", [False, True])
+async def test_a_run_begun_anew_is_not_served_from_what_was_kept_of_it(length: int, framed: bool) -> None:
+    """Without a lost connection: shorter, as long as before, and longer than it was."""
+    store = Store(2 * PAGE)
+    logs = Logs(store)
+    await logs.load("a")
+    await whole(logs)
+    assert await logs.framed("a", START, "viewer") is not None
+    await whole(logs, START)
+    store.length, store.tag = length, 9
+    assert (await logs.load("a")).cursor == Cursor(length, 9)
+    if framed and length >= PAGE:
+        found = await logs.framed("a", START, "viewer")
+        assert found is not None
+        assert found.frames[0].last.tag == 9
+    page = await logs.read_log("a", START, limit=PAGE, heard=length)
+    assert {entry.tag for entry in page.entries} == {9}
+    assert (await logs.read_log("a", Cursor(2, 7), limit=PAGE)).recovery == "diverged"
+
+
+async def test_a_run_that_goes_on_keeps_its_pages() -> None:
+    store = Store(2 * PAGE)
+    logs = Logs(store)
+    await logs.load("a")
+    await whole(logs)
+    pages = set(logs._pages)
+    store.length += 30
+    await logs.load("a")
+    assert set(logs._pages) == pages
+
+
 async def test_stored_pages_are_framed_once_a_class_and_followed_from_frame_to_frame() -> None:
     store = Store(3 * PAGE + 20)
     logs = Logs(store)

@@ -23,10 +23,11 @@ from collections import deque
 from itertools import chain
 from typing import Any, Final, cast
 
-from redis.asyncio.connection import AbstractConnection
+import hiredis
+from redis.asyncio.connection import AbstractConnection, DefaultParser
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import InvalidResponse, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _log: Final = logging.getLogger("towline.store")
@@ -35,7 +36,9 @@ _LOSSES: Final = 3
 _PACE: Final = ExponentialWithJitterBackoff(cap=0.5, base=0.02)
 """Between connections that brought no answer at all; redis-py paces its own attempts to connect."""
 MAX_CALLS: Final = 2_000
-"""Calls that may wait for their answers at once; who comes later waits for a place, within the same deadline."""
+"""Calls that may be unanswered by the store at once; who comes later is written later, within the same deadline."""
+_READ_BYTES: Final = 65_536
+_INCOMPLETE: Final = object()
 
 
 class Call:
@@ -78,8 +81,9 @@ class Lane:
         self._timeout_s = timeout_s
         self._unsent: deque[Call] = deque()
         self._sent: deque[Call] = deque()
-        self._room = asyncio.Semaphore(max_calls)
+        self._max_calls = max_calls
         self._has_unsent = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -88,35 +92,26 @@ class Lane:
 
     @property
     def in_flight(self) -> int:
-        """Calls whose answers were not read yet."""
-        return len(self._sent) + len(self._unsent)
+        """Calls that were written and whose answers were not read yet."""
+        return len(self._sent)
 
     async def ask(self, packed: bytes, expected: int = 1) -> list[Any]:
         """The `expected` answers to the packed commands; refusals stand among them as `ResponseError`.
 
         Raises redis-py's `ConnectionError` or `TimeoutError`: the store may or may not have done it.
         """
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._timeout_s
-        if self._room.locked():
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    await self._room.acquire()
-            except TimeoutError:
-                raise RedisTimeoutError(self._overdue()) from None
-        else:
-            await self._room.acquire()
-        # The place is given back by whoever takes the call out of the queues, never by the caller: see rule 1.
         if self._is_closed:
-            self._room.release()
             raise RedisConnectionError(_CLOSED)
+        loop = self._loop
+        if self._serving is None or loop is None:
+            loop = self._loop = asyncio.get_running_loop()  # a system call on Python 3.11
+            self._serving = loop.create_task(self._serve(), name="towline-store-lane")
+        deadline_s = loop.time() + self._timeout_s
         call = Call(packed, expected, deadline_s, loop.create_future())
         self._unsent.append(call)
         self._has_unsent.set()
         if self._timer is None:
             self._timer = loop.call_at(deadline_s, self._look_at_deadlines)
-        if self._serving is None:
-            self._serving = loop.create_task(self._serve(), name="towline-store-lane")
         return await call.answered
 
     async def aclose(self) -> None:
@@ -174,34 +169,44 @@ class Lane:
         return next((end for end in ends if isinstance(end, Exception)), RedisTimeoutError(self._overdue()))
 
     async def _write(self) -> None:
+        sent, unsent = self._sent, self._unsent
         while True:
             await self._has_unsent.wait()
-            self._has_unsent.clear()
-            calls = [call for call in self._unsent if not call.is_over]
-            self._give_back(len(self._unsent) - len(calls))
-            self._unsent.clear()
-            if calls:
-                self._sent.extend(calls)  # before the write: what fails half-way may have arrived
-                packed = calls[0].packed if len(calls) == 1 else b"".join([call.packed for call in calls])
-                await self._connection.send_packed_command(packed, check_health=False)
+            packed = list[bytes]()
+            while unsent and len(sent) < self._max_calls:
+                call = unsent.popleft()
+                if not call.is_over:
+                    sent.append(call)  # before the write: what fails half-way may have arrived
+                    packed.append(call.packed)
+            self._has_unsent.clear()  # what found no place is written when there is one: see `_read`
+            if packed:
+                await self._connection.send_packed_command(b"".join(packed), check_health=False)
 
     async def _read(self) -> None:
-        sent, read = self._sent, self._connection.read_response
+        # All answers of a packet are taken at once: redis-py's `read_response` costs more than the rest of a call.
+        sent, stream = self._sent, cast("asyncio.StreamReader", cast("Any", self._connection)._reader)
+        reader: Any = hiredis.Reader(
+            protocolError=InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=_INCOMPLETE
+        )
         while True:
-            try:
-                answer = await read(disconnect_on_error=False)
-            except ResponseError as refusal:
-                answer = refusal
-            if not sent:
-                raise RedisConnectionError("the store said something that nobody asked")
-            self._fruitless = 0
-            call = sent[0]
-            call.answers.append(answer)
-            if len(call.answers) == call.expected:
-                sent.popleft()
-                self._room.release()
-                if not call.answered.done():
-                    call.answered.set_result(call.answers)
+            data = await stream.read(_READ_BYTES)
+            if not data:
+                raise RedisConnectionError("the store closed the connection")
+            reader.feed(data)
+            while (answer := reader.gets()) is not _INCOMPLETE:
+                if not sent:
+                    raise RedisConnectionError("the store said something that nobody asked")
+                if isinstance(answer, RedisConnectionError):
+                    raise answer  # it does not serve, as while it loads
+                self._fruitless = 0
+                call = sent[0]
+                call.answers.append(answer)
+                if len(call.answers) == call.expected:
+                    sent.popleft()
+                    if not call.answered.done():
+                        call.answered.set_result(call.answers)
+            if self._unsent:
+                self._has_unsent.set()
 
     # --- what becomes of calls that were not answered
 
@@ -215,7 +220,6 @@ class Lane:
                 call.fail(loss)
             if not call.is_over:
                 again.append(call)
-        self._give_back(len(self._sent) - len(again))
         self._sent.clear()
         self._unsent.extendleft(reversed(again))
         if self._unsent:
@@ -224,14 +228,9 @@ class Lane:
     def _fail_all(self, error: BaseException) -> None:
         for call in chain(self._sent, self._unsent):
             call.fail(error)
-        self._give_back(self.in_flight)
         self._sent.clear()
         self._unsent.clear()
         self._has_unsent.clear()
-
-    def _give_back(self, places: int) -> None:
-        for _ in range(places):
-            self._room.release()
 
     def _look_at_deadlines(self) -> None:
         """Fails what is overdue; see rule 4. One timer serves all calls, since deadlines follow one another."""
@@ -245,6 +244,8 @@ class Lane:
             call.fail(RedisTimeoutError(self._overdue()))
         if self._sent and self._sent[0].deadline_s <= now_s and self._reading is not None:
             self._reading.cancel()
+        while self._unsent and self._unsent[0].is_over:
+            self._unsent.popleft()
         self._timer = None if next_s is None else loop.call_at(next_s, self._look_at_deadlines)
 
     def _overdue(self) -> str:

@@ -19,8 +19,10 @@ from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.events import Actor
 from towline.protocol.limits import LEASE_MS
+from towline.protocol.run import START_TIMER
 from towline.protocol.store import api
 from towline.protocol.store.keys import RunKeys
+from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import Proposal
 
@@ -50,12 +52,18 @@ def ending() -> NewEntry:
     return NewEntry("run.completed", AGENT, d.RunCompleted(summary="Done", claims=[], verified=None))
 
 
+def come() -> NewEntry:
+    """The entry that says that the time of a queued run has come."""
+    return NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=START_TIMER))
+
+
 def approval(request: str, **members: Any) -> tuple[NewEntry, dict[str, str]]:
     """The entry that asks, and the side fields that go with it."""
-    asked = d.ApprovalRequested(
+    base = d.ApprovalRequested(
         request=request, title="Apply?", proposal=PROPOSAL, digest=digest_of(request, PROPOSAL, []), questions=[],
-        deciders=["role:owner"], exclude=[], quorum=1, **members,
+        deciders=["role:owner"], exclude=[], quorum=1,
     )  # fmt: skip
+    asked = replace(base, **members)
     return NewEntry("approval.requested", AGENT, asked), requests.side_fields(requests.opened(asked))
 
 

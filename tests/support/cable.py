@@ -2,13 +2,13 @@
 
 Promises that what was cut ends on both sides at once, without a goodbye, and that a silent cable is a network that is
 gone without a word: connections stay open on both sides, new ones are taken, and not a byte passes any of them, ever.
-For tests that are not themselves in an event loop, such as those that drive a browser.
+For tests that are not themselves in an event loop, such as those that drive a browser, and for others too.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 _CHUNK_BYTES: Final = 65_536
@@ -16,18 +16,20 @@ _STREAM: Final = b"text/event-stream"
 
 
 class Cable:
-    """One address that leads to `port`. Make it with `cable`.
+    """One address that leads to `port`, which may be set later. Make it with `cable`.
 
+    `change`: what it makes of each piece that a client sends, as a proxy would.
     `retry_ms`: how soon an EventSource comes back, said at the start of each stream, so that a test need not wait out
     what the browser would by itself.
     """
 
-    def __init__(self, port: int, retry_ms: int | None) -> None:
+    def __init__(self, port: int, retry_ms: int | None, change: Callable[[bytes], bytes]) -> None:
         self.url = ""
+        self.port = port
         self.taken = 0
         """How many connections there have been."""
-        self._port = port
         self._retry_ms = retry_ms
+        self._change = change
         self._silent = False
         self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -78,7 +80,7 @@ class Cable:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.taken += 1
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
         ends = {writer, far_writer}
         self._open |= ends
         was_silent = asyncio.Event()
@@ -86,8 +88,8 @@ class Cable:
             was_silent.set()
         try:
             await asyncio.gather(
-                self._pass(reader, far_writer, was_silent, None),
-                self._pass(far_reader, writer, was_silent, self._retry_ms),
+                self._pass(reader, far_writer, was_silent, self._change),
+                self._pass(far_reader, writer, was_silent, self._hurry),
             )
         finally:
             for end in ends:
@@ -99,7 +101,7 @@ class Cable:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         was_silent: asyncio.Event,
-        retry_ms: int | None,
+        change: Callable[[bytes], bytes],
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
@@ -107,25 +109,24 @@ class Cable:
                     was_silent.set()
                 if was_silent.is_set():
                     continue
-                if retry_ms is not None and _STREAM in data and b"\r\n\r\n" in data:
-                    data = _hurried(data, retry_ms)
-                writer.write(data)
+                writer.write(change(data))
                 await writer.drain()
         if not was_silent.is_set():
             writer.transport.abort()
 
-
-def _hurried(answer: bytes, retry_ms: int) -> bytes:
-    """The beginning of a stream with one more chunk in front."""
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    more = b"retry: %d\n\n" % retry_ms
-    return b"%s\r\n\r\n%x\r\n%s\r\n%s" % (head, len(more), more, rest)
+    def _hurry(self, answer: bytes) -> bytes:
+        """The beginning of a stream with one more chunk in front."""
+        head, ends, rest = answer.partition(b"\r\n\r\n")
+        if self._retry_ms is None or _STREAM not in head or not ends:
+            return answer
+        more = b"retry: %d\n\n" % self._retry_ms
+        return b"%s\r\n\r\n%x\r\n%s\r\n%s" % (head, len(more), more, rest)
 
 
 @contextlib.contextmanager
-def cable(url: str, *, retry_ms: int | None = None) -> Iterator[Cable]:
+def cable(url: str = "", *, retry_ms: int | None = None, change: Callable[[bytes], bytes] = bytes) -> Iterator[Cable]:
     """A cable to the gateway at `url` until the block ends."""
-    made = Cable(int(url.rpartition(":")[2]), retry_ms)
+    made = Cable(int(url.rpartition(":")[2] or 0), retry_ms, change)
     made.start()
     try:
         yield made

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, Response
 from towline.gateway import access, problems
 from towline.gateway.http import Call, json_answer, public, request_id_of, route, services_of
 from towline.gateway.metrics import MEDIA_TYPE
+from towline.gateway.mounting import page_at, root_of
 from towline.protocol import times
 from towline.protocol.errors import Problem, problem
 from towline.protocol.store.api import StoreError
@@ -114,7 +115,8 @@ async def console(request: Request) -> Response:
     page = CONSOLE / "index.html"
     if not page.is_file():
         raise problem("not_found", "This gateway was built without its page.")
-    return FileResponse(page, headers=CONSOLE_HEADERS, media_type="text/html; charset=utf-8")
+    text = page_at(root_of(request), page.read_text())
+    return Response(text, headers=CONSOLE_HEADERS, media_type="text/html; charset=utf-8")
 
 
 async def asset(request: Request) -> Response:

@@ -39,6 +39,7 @@ from towline.gateway.http import EXPOSED, MIDDLEWARE, on_error
 from towline.gateway.hub import Hub
 from towline.gateway.limits import address_in
 from towline.gateway.metrics import served
+from towline.gateway.mounting import Mounted
 from towline.gateway.pressure import Gauge
 from towline.gateway.services import Services
 from towline.gateway.settings import Settings
@@ -169,7 +170,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
     )
     app = Starlette(
         routes=routes,
-        middleware=[*MIDDLEWARE, cors],
+        middleware=[*MIDDLEWARE, Middleware(Mounted, public_url=settings.public_url), cors],
         exception_handlers={HTTPException: on_error},
         lifespan=lifespan,
     )

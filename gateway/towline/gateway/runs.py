@@ -16,6 +16,7 @@ from starlette.responses import Response
 from towline.gateway import access, claiming
 from towline.gateway.filters import Filter, read_filter
 from towline.gateway.http import Call, json_answer, route
+from towline.gateway.mounting import root_of
 from towline.protocol import source_paths
 from towline.protocol.commands import Cancel
 from towline.protocol.cursor import LATEST, Cursor
@@ -61,7 +62,7 @@ async def create(call: Call) -> Response:
         without_queue=body.queue is None and "worker" in call.credential.roles,
     )
     caller, _ = await services.reach(call.credential, started.run, verb=None)
-    headers = {"Location": f"/v1/runs/{started.run}"}
+    headers = {"Location": f"{root_of(call.request)}/v1/runs/{started.run}"}
     if started.existing:
         headers["Towline-Existing"] = "true"
     if started.replayed:

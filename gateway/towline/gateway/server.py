@@ -28,6 +28,7 @@ from websockets.http11 import Request
 
 from towline.gateway.app import create_app, drain
 from towline.gateway.intake import Intake
+from towline.gateway.mounting import origin_of
 from towline.gateway.outbound import TRANSPORT
 from towline.gateway.settings import Settings
 from towline.protocol.limits import CLIENT_FRAME_BYTES, EVENTS_FRAME_BYTES
@@ -246,7 +247,8 @@ def make_server(
 ) -> GatewayServer:
     """The server for `listener`; run it with `serve(sockets=[listener])`."""
     if settings.origins is None:
-        settings = msgspec.structs.replace(settings, origins=own_origins(listener))
+        public = () if settings.public_url is None else (origin_of(settings.public_url),)
+        settings = msgspec.structs.replace(settings, origins=(*public, *own_origins(listener)))
     servers: list[GatewayServer] = []
 
     def leave() -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from towline.gateway.limits import VARIABLES as LIMITS
 from towline.gateway.limits import Allowances
+from towline.gateway.mounting import check_public_url
 from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS
 from towline.protocol.source_paths import allowed_roots
 from towline.protocol.store.payloads import URL_VARIABLE, open_payloads
@@ -30,7 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway.
 
     `payloads`: where artifacts, uploads and large values lie, a folder or the URL of an object store.
-    `origins`: browser origins that may connect, compared exactly; None means the gateway's own address.
+    `public_url`: the address by which clients find it, if a proxy stands before it; may have a path.
+    `origins`: browser origins that may connect, compared exactly; None means its own address and the public one.
     `allow_paths`: roots below which `input.source.path` of a new run must lie; empty leaves it to the workers.
     `development`: serve on a store that may lose acknowledged events, and say so loudly.
     `jwt_secret` signs HS256 credentials, `jwks` (a URL or a path) holds the keys of others; one of them is needed.
@@ -47,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8480
     socket_path: Path | None = None
+    public_url: str | None = None
     origins: tuple[str, ...] | None = None
     allow_paths: tuple[str, ...] = ()
     development: bool = False
@@ -112,6 +115,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "HOST": ("host", str, "address to listen on"),
     "PORT": ("port", _number, "port to listen on; 0 takes a free one"),
     "SOCKET_PATH": ("socket_path", Path, "unix socket to listen on, instead of host and port"),
+    "PUBLIC_URL": ("public_url", check_public_url, "http or https address of the gateway for its clients"),
     "ORIGINS": ("origins", _origins, "browser origins that may connect, divided by commas"),
     "DEVELOPMENT": ("development", _flag, "1: serve on a store that may lose events"),
     "JWKS": ("jwks", _key_set, "https: URL or path of a JWK Set with the issuer's public keys"),

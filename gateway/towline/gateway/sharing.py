@@ -13,6 +13,7 @@ from starlette.responses import Response
 from towline.gateway import access
 from towline.gateway.credentials import Name, Ticket, TicketKind
 from towline.gateway.http import Call, json_answer, route
+from towline.gateway.mounting import base_of
 from towline.protocol import grants, times
 from towline.protocol.errors import problem
 from towline.protocol.projection import Caller
@@ -87,7 +88,8 @@ async def create_share(call: Call) -> Response:
         by=caller.subject,
     )
     text = token.to_text()
-    told = {**_told(share), "token": text, "url": f"{call.request.base_url}#token={text}&run={token.run}"}
+    base = base_of(call.request, call.services.settings.public_url)
+    told = {**_told(share), "token": text, "url": f"{base}/#token={text}&run={token.run}"}
     return json_answer(told, 201)
 
 

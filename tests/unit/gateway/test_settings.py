@@ -56,6 +56,11 @@ def test_what_is_given_wins_and_none_is_not_given() -> None:
         ("TOWLINE_GATEWAY_RECONNECTS_PER_S", "0"),
         ("TOWLINE_GATEWAY_METRICS_BIND", "9100"),
         ("TOWLINE_GATEWAY_METRICS_BIND", ":9100"),
+        *(
+            ("TOWLINE_GATEWAY_PUBLIC_URL", text)
+            for text in ("agents", "/agents", "ftp://h/x", "https://", "https://h/a?b", "https://u:p@h", "https://h/v1")
+        ),
+        *(("TOWLINE_GATEWAY_PUBLIC_URL", f"https://h{rest}") for rest in ("/a//b", "/../x", "/a b", ":x/a", "/a#b")),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(name: str, value: str) -> None:
@@ -112,3 +117,8 @@ def test_with_the_keys_of_an_issuer_no_secret_is_needed(address: str) -> None:
 def test_keys_that_came_in_the_clear_are_anybodys(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         from_environment({**NEEDED, f"TOWLINE_GATEWAY_{name}": value})
+
+
+def test_a_public_address_has_no_slash_at_its_end() -> None:
+    for given, kept in (("https://h:8443/a/b/", "https://h:8443/a/b"), ("https://h/", "https://h")):
+        assert from_environment({**NEEDED, "TOWLINE_GATEWAY_PUBLIC_URL": given}).public_url == kept

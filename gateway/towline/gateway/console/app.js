@@ -1,6 +1,6 @@
 // The console. Promises: every event of the run on screen, once and in order, over lost sockets and reloads; what agents
 // and tools wrote is only ever text; a decision carries the digest of what is shown.
-const $ = (id) => document.getElementById(id), saved = sessionStorage, enc = encodeURIComponent, LINES = 500;
+const $ = (id) => document.getElementById(id), saved = sessionStorage, enc = encodeURIComponent, LINES = 500, HERE = import.meta.url;
 const put = (node, ...children) => { node.append(...children); return node; };
 const el = (tag, text = '', props = {}, ...children) => put(Object.assign(document.createElement(tag), { textContent: text, ...props }), ...children);
 const fill = (id, items) => { $(id).replaceChildren(...items); $(id).parentElement.hidden = !items.length; };
@@ -15,7 +15,7 @@ async function api(path, { body, key, raw, file } = {}) {
   const headers = { Authorization: `Bearer ${saved.getItem('token')}`, ...(key && { 'Idempotency-Key': key }) };
   const type = file ? file.type || 'application/octet-stream' : 'application/json';
   const post = (file || body) && { method: 'POST', body: file ?? JSON.stringify(body), headers: { ...headers, 'Content-Type': type } };
-  const answer = await fetch(`/v1${path}`, post ?? { headers }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
+  const answer = await fetch(new URL(`v1${path}`, HERE), post ?? { headers }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
   if (answer.ok) return raw ? answer.blob() : answer.json();
   const problem = await answer.json().catch(() => ({ detail: `The server answered ${answer.status}.` }));
   if (answer.status === 401) signOut(problem.detail);
@@ -45,7 +45,7 @@ const statusClass = (run) => (run.outcome?.verified === false ? 'failed' : run.s
 const send = (frame) => socket?.readyState === 1 && socket.send(JSON.stringify(frame));
 const subscribe = () => view && send({ op: 'subscribe', id: `s${++asked}`, run: view.run, after: view.cursor });
 function connect() {
-  socket = new WebSocket(`${location.origin.replace(/^http/, 'ws')}/v1/socket`, 'towline.v1');
+  socket = new WebSocket(new URL('v1/socket', HERE.replace(/^http/, 'ws')), 'towline.v1');
   socket.onopen = () => { heardAt = Date.now(); send({ op: 'hello', token: saved.getItem('token'), client: 'console' }); };
   socket.onmessage = (message) => { heardAt = Date.now(); receive(JSON.parse(message.data)); };
   socket.onclose = ({ code, reason }) => {

@@ -6,6 +6,7 @@ which stands in the description of each.
 
 from importlib.metadata import version
 from typing import Any, Final, get_args
+from urllib.parse import urlsplit
 
 from towline.gateway import answers
 from towline.gateway.describing.shapes import PREFIX, Schema, schemas_of
@@ -14,8 +15,8 @@ from towline.protocol import closecodes, frames
 _CHANNEL: Final = {"$ref": "#/channels/socket"}
 
 
-def asyncapi() -> dict[str, Any]:
-    """The document."""
+def asyncapi(server: str = "") -> dict[str, Any]:
+    """The document. `server`: the address of the gateway; a path alone is no server here, since that needs a host."""
     sent, received = get_args(frames.ServerFrame), get_args(frames.ClientFrame)
     kinds = [*sent, *received]
     made, components = schemas_of([*kinds, answers.Run])
@@ -39,6 +40,7 @@ def asyncapi() -> dict[str, Any]:
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
+        **_servers(server),
         "channels": {
             "socket": {
                 "address": "/v1/socket",
@@ -54,6 +56,15 @@ def asyncapi() -> dict[str, Any]:
         },
         "components": {"messages": messages, "schemas": components},
     }
+
+
+def _servers(server: str) -> dict[str, Any]:
+    address = urlsplit(server)
+    if not address.netloc:
+        return {}
+    protocol = "wss" if address.scheme == "https" else "ws"
+    pathname = {"pathname": address.path} if address.path else {}
+    return {"servers": {"gateway": {"host": address.netloc, "protocol": protocol, **pathname}}}
 
 
 def _op(kind: Any) -> str:

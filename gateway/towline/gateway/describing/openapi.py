@@ -15,8 +15,8 @@ _PART: Final = re.compile(r"\{(\w+)\}")
 _REQUEST_ID: Final = {"Towline-Request-Id": {"schema": {"type": "string"}}}
 
 
-def openapi() -> dict[str, Any]:
-    """The document."""
+def openapi(server: str = "") -> dict[str, Any]:
+    """The document. `server`: the address of the gateway, or its path on the host that the document comes from."""
     types = _types()
     made, components = schemas_of(types.values())
     schema_of = dict(zip(types, made, strict=True))
@@ -31,7 +31,7 @@ def openapi() -> dict[str, Any]:
             "description": "A durable address for every long-running agent run. Live events: see /asyncapi.json.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": server or "/"}],
         "security": [{"bearer": []}],
         "paths": paths,
         "components": {

@@ -49,7 +49,7 @@ def test_every_type_comes_back_as_it_went_in(typed: tuple[str, Any]) -> None:
     assert (event.seq, event.type, event.actor, event.audience) == (7, type_, AGENT, audience)
     assert data_of(event) == data
     assert type_of(entry.raw) == type_
-    assert entry.meta == EntryMeta(EVENTS[type_].audience, 3, 2, "4-1", 5)
+    assert entry.meta == EntryMeta(audience, 3, 2, "4-1", 5)
 
 
 def test_the_type_is_found_before_anything_a_producer_wrote() -> None:

@@ -58,6 +58,10 @@ class Transport(Protocol):
         ...
 
 
+def _write_nothing(wire: bytes) -> bool:
+    return False
+
+
 class Outbound:
     """Sends what one socket is told. `session` says when nothing more may be sent, and learns of a peer that stalls."""
 
@@ -66,6 +70,8 @@ class Outbound:
         self._session = session
         self._transport: Transport | None = websocket.scope.get("extensions", {}).get(TRANSPORT)
         self._turn = asyncio.Lock()
+        self.write: Callable[[bytes], bool] = _write_nothing if self._transport is None else self._transport.write
+        """Writes whole frames, at once or not at all; whether it did. The connection's own: called for each event."""
 
     def open(self) -> None:
         """The socket was upgraded: frames may leave."""
@@ -81,10 +87,6 @@ class Outbound:
     def takes_wires(self) -> bool:
         """Whether frames may be written past ASGI at all."""
         return self._transport is not None
-
-    def write(self, wire: bytes) -> bool:
-        """Writes whole frames, at once or not at all; whether it did."""
-        return self._transport is not None and self._transport.write(wire)
 
     def buffered_bytes(self) -> int:
         """What was sent and not yet taken."""

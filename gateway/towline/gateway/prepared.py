@@ -48,13 +48,15 @@ def chunks(raw: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 class Batch:
     """Entries of one run, dense in seq, that were appended just now."""
 
-    __slots__ = ("_wires", "ending", "entries", "first_seq", "last", "run")
+    __slots__ = ("_wires", "count", "ending", "entries", "first_seq", "last", "next_seq", "run")
 
     def __init__(self, run: str, entries: Sequence[Entry]) -> None:
         self.run = run
         self.entries = entries
         self.first_seq = entries[0].seq
         self.last: Cursor = entries[-1].cursor
+        self.next_seq = self.last.seq + 1
+        self.count = len(entries)
         self.ending = _ending(entries[-1])
         """The status that the run ended with, if the last entry is terminal."""
         self._wires: dict[Role, bytes] = {}

@@ -61,6 +61,8 @@ class Socket:
         self.seat: Seat | None = None
         """Where it is counted; None when it was not let in."""
         self._out = Outbound(websocket, self.session)
+        self.write = self._out.write
+        """See `peer.Peer`."""
         self._moved = asyncio.Event()
         self._watched: dict[str, tuple[Watching, asyncio.Task[None]]] = {}
         self._feeds: dict[str, asyncio.Task[None]] = {}
@@ -162,24 +164,20 @@ class Socket:
 
     @property
     def is_lagging(self) -> bool:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
         return self._out.is_lagging
 
     @property
     def takes_wires(self) -> bool:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
         return self._out.takes_wires
-
-    def write(self, wire: bytes) -> bool:
-        """See `watching.Peer`."""
-        return self._out.write(wire)
 
     def buffered_bytes(self) -> int:
         """What was sent and not yet taken."""
         return self._out.buffered_bytes()
 
     async def ready(self) -> None:
-        """See `watching.Peer`. Raises `Gone`."""
+        """See `peer.Peer`. Raises `Gone`."""
         await self._out.ready()
 
     async def send(self, frame: f.ServerFrame) -> None:
@@ -187,7 +185,7 @@ class Socket:
         await self._out.send(frame)
 
     async def lose_place(self) -> None:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
         self.session.fail(CloseCode.LOST_PLACE, "the store is older than what you hold; come back with your cursors")
         await self.act()
 

@@ -45,21 +45,21 @@ class Slot:
 
     @property
     def is_lagging(self) -> bool:
-        """See `watching.Peer`. The small buffer of the machine is what a stream may hold."""
+        """See `peer.Peer`. The small buffer of the machine is what a stream may hold."""
         return False
 
     takes_wires = False
-    """See `watching.Peer`. A stream is no socket: it takes frames."""
+    """See `peer.Peer`. A stream is no socket: it takes frames."""
 
     def write(self, wire: bytes) -> bool:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
         return False
 
     async def ready(self) -> None:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
 
     async def send(self, frame: f.ServerFrame) -> None:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
         while self.frame is not None:
             self._taken.clear()
             await self._taken.wait()
@@ -67,7 +67,7 @@ class Slot:
         self.changed.set()
 
     async def lose_place(self) -> None:
-        """See `watching.Peer`."""
+        """See `peer.Peer`."""
         reason = "the store is older than what you hold; come back with your cursor"
         await self.send(f.Bye(int(CloseCode.LOST_PLACE), reason, _RETRY_MS))
 

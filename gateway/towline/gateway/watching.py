@@ -10,11 +10,12 @@ framed once for all of its class, are written at once and no task wakes. Leaves 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from towline.gateway.admission import Shed
 from towline.gateway.guard import UNJUDGED
 from towline.gateway.limits import Who
+from towline.gateway.peer import Peer
 from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
 from towline.gateway.texts import TextStream
@@ -30,36 +31,6 @@ T = TypeVar("T")
 _PATIENCE_S: Final = 0.5
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
-
-
-class Peer(Protocol):
-    """The socket as a subscription sees it."""
-
-    @property
-    def is_lagging(self) -> bool:
-        """Whether the peer has more to take than it should be sent."""
-        ...
-
-    @property
-    def takes_wires(self) -> bool:
-        """Whether `write` is of any use: else it never writes."""
-        ...
-
-    def write(self, wire: bytes) -> bool:
-        """Writes frames that are ready, at once or not at all; whether it did."""
-        ...
-
-    async def ready(self) -> None:
-        """Returns once the peer does not lag."""
-        ...
-
-    async def send(self, frame: f.ServerFrame) -> None:
-        """Sends a frame; returns when the socket took it."""
-        ...
-
-    async def lose_place(self) -> None:
-        """Ends the socket: the client must come back with its cursors."""
-        ...
 
 
 class Watching:
@@ -99,6 +70,12 @@ class Watching:
         self._reader: Role = "share"
         self._was_told = False
         self._is_idle = False
+        self._write = peer.write
+        self._metrics = services.metrics
+        self._next_seq = 0
+        """The seq that may be written past the machine while this rests; 0: none."""
+        self._sent: Batch | None = None
+        """What was written so last, and the machine does not know."""
         self._ended_by: f.UnsubscribedCode | None = None
         self.access_version = UNJUDGED
         self.is_quiet = False
@@ -121,7 +98,7 @@ class Watching:
     @property
     def position(self) -> Cursor:
         """The cursor of the last event sent."""
-        return self._machine.position
+        return self._machine.position if self._sent is None else self._sent.last
 
     async def readmit(self, credential: Credential) -> None:
         """A newer credential of the same subject: looks again at what it may read."""
@@ -153,29 +130,39 @@ class Watching:
         """From here on nothing more of the run is sent but the farewell."""
         self._ended_by = code
         self._is_idle = False
+        self._next_seq = 0
         self._wake.set()
 
     def receive_batch(self, batch: Batch) -> None:
-        """See `hub.Follower`."""
-        machine = self._machine
-        if self._is_idle and machine.is_next(batch.first_seq) and self._peer.write(batch.wire(self._reader)):
-            machine.sent_now(batch.last, batch.ending)
-            self._services.metrics.sent(len(batch.entries), replay=False)
+        """See `hub.Follower`. For a reader who keeps up this is all that happens, so it is short."""
+        if batch.first_seq == self._next_seq and self._write(batch.wire(self._reader)):
+            self._sent = batch
+            self._next_seq = batch.next_seq
+            self._metrics.live_events += batch.count
+            self.is_quiet = False
             if self._texts is not None:
                 self._texts.receive_sent(batch.entries)
-            self.is_quiet = False
             if batch.ending is None:
                 return
         elif self._peer.is_lagging:
-            machine.receive_newer(batch.last.seq)
+            self._sync().receive_newer(batch.last.seq)
         else:
-            machine.receive_notice(batch.entries)
+            self._sync().receive_notice(batch.entries)
+        self._next_seq = 0
         self._wake.set()
+
+    def _sync(self) -> s.Subscription:
+        """The machine, once it knows what was sent past it."""
+        if (sent := self._sent) is not None:
+            self._sent = None
+            self._machine.sent_now(sent.last, sent.ending)
+        return self._machine
 
     def receive_head(self, head: Cursor) -> None:
         """See `hub.Follower`."""
-        if head != self._machine.position:
-            self._machine.receive_head(head)
+        if head != self.position:
+            self._sync().receive_head(head)
+            self._next_seq = 0
             self._wake.set()
 
     async def run_to_end(self) -> None:
@@ -203,6 +190,7 @@ class Watching:
                         await self._rest()
         finally:
             self._is_idle = False
+            self._next_seq = 0
             await hub.unfollow(self.run, self)
 
     def _write_text(self, wire: bytes) -> bool:
@@ -228,6 +216,7 @@ class Watching:
         if await self._send_text():
             return
         self._is_idle = True
+        self._next_seq = self._machine.next_at_once()
         try:
             async with asyncio.timeout(None if self._texts is None else self._texts.wait_s()):
                 await self._wake.wait()
@@ -235,6 +224,8 @@ class Watching:
             pass
         finally:
             self._is_idle = False
+            self._next_seq = 0
+            self._sync()
 
     async def _next_action(self) -> s.Action | None:
         """What to do next, once the peer does not lag; before long a peer that does holds nothing but its position."""

@@ -161,6 +161,8 @@ def decode_entry(entry_id: bytes | str, raw: bytes, meta: bytes, private: bytes 
 
 def decode_entries(rows: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
     """The entries of a log as the store answers them: id and fields, in the order in which they were appended."""
-    decode = _meta.decode
-    split = ((*entry_id.split(b"-"), fields) for entry_id, fields in rows)
-    return [Entry(int(seq), int(tag), fields[1], decode(fields[3])) for seq, tag, fields in split]
+    found, decode = list[Entry](), _meta.decode
+    for entry_id, fields in rows:
+        seq, _, tag = entry_id.partition(b"-")
+        found.append(Entry(int(seq), int(tag), fields[1], decode(fields[3])))
+    return found

@@ -19,7 +19,7 @@ Four rules make the stream whole.
 3. *Notices are never trusted to be complete.* Only the entry that follows the position is sent from a notice. A
    hole, an overflow of the small buffer, or a head beyond the position all mean the same: read the log there.
    So nothing queues for a slow reader: the log is its buffer. For the many who are live and take what comes, the
-   shell may send a notice at once (`is_next`, `sent_now`); the rule is the same.
+   shell may send a notice at once (`next_at_once`, `sent_now`); the rule is the same.
 4. *Every read compares.* A read starts at the cursor of the last event sent. If the store answers that another
    entry stands there, or none, it was put back to an older state: the machine says `LosePlace` and the client
    comes back with its cursor, to be answered by the table.
@@ -210,22 +210,21 @@ class Subscription:
 
     # The fast path -------------------------------------------------------------------------------------------
 
-    def is_next(self, seq: int) -> bool:
-        """Whether an entry that was just appended may be sent at once, without asking for an action.
+    def next_at_once(self) -> int:
+        """The seq of the entry that may be sent as soon as it was appended, without asking for an action; 0: none may.
 
         Only what follows the position of a reader that is live and has nothing else due. To be asked between
-        actions, while nothing of the last one is still on its way.
+        actions, while nothing of the last one is still on its way; it holds until any fact is received.
         """
+        is_due = self._ready or self._noticed or self._must_read
         return (
-            seq == self._position.seq + 1
-            and self._live
-            and self._phase == "sending"
-            and self._status is None
-            and not (self._ready or self._noticed or self._must_read)
+            self._position.seq + 1
+            if self._live and self._phase == "sending" and self._status is None and not is_due
+            else 0
         )
 
     def sent_now(self, last: Cursor, ending: str | None) -> None:
-        """Entries up to `last` were sent after `is_next`; `ending` is the run's status if that one is terminal."""
+        """Entries up to `last` were sent after `next_at_once`; `ending` is the run's status if that one is terminal."""
         self._position = last
         self._status = ending
         if last.seq > self._known_seq:

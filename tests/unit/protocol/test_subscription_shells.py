@@ -15,7 +15,7 @@ from towline.protocol.events import TERMINAL
 def notify(machine: s.Subscription, entries: list[Entry], dice: random.Random) -> list[s.Action]:
     """A notice, taken in one of the ways a shell may: sent at once where it may be, kept, or only heard of."""
     last = entries[-1]
-    if dice.random() < 0.7 and machine.is_next(entries[0].seq):
+    if dice.random() < 0.7 and machine.next_at_once() == entries[0].seq:
         kind = codec.type_of(last.raw)
         machine.sent_now(last.cursor, kind.removeprefix("run.") if kind in TERMINAL else None)
         return [s.SendEvents(entries, last.cursor, replay=False)]
@@ -69,21 +69,19 @@ def test_stored_frames_are_sent_only_behind_subscribed_and_up_to_the_head() -> N
 def test_what_just_came_is_sent_at_once_only_where_it_follows() -> None:
     log = Log(2)
     machine = s.Subscription("0")
-    assert not machine.is_next(1)  # nothing was loaded
+    assert machine.next_at_once() == 0  # nothing was loaded
     run(machine, log)
     new = log.append()
-    assert not machine.is_next(2)
-    assert not machine.is_next(4)
-    assert machine.is_next(3)
+    assert machine.next_at_once() == 3
     machine.sent_now(new.cursor, None)
     assert (machine.position, run(machine, log)) == (new.cursor, [])
     machine.receive_notice([log.append()])
-    assert not machine.is_next(5)  # what came before it is still to be sent
+    assert machine.next_at_once() == 0  # what came before it is still to be sent
     assert seqs(run(machine, log)) == [4]
     last = log.append("run.failed")
     machine.sent_now(last.cursor, "failed")
     assert run(machine, log) == [s.SendEnd(last.cursor, "failed")]
-    assert not machine.is_next(6)
+    assert machine.next_at_once() == 0
 
 
 def test_who_takes_nothing_keeps_a_position_and_reads_the_log_later() -> None:

@@ -5,8 +5,10 @@ it again. Points that only a sweep reaches get a worker that is killed first.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +18,7 @@ from tests.support.traveller import check, travel
 from tests.support.waiting import wait_until
 from towline.protocol.client.views import SeenEvent
 from towline.protocol.store.crash_points import names
+from towline.protocol.times import to_wire
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +38,12 @@ WORKER_POINTS = sorted(set(names()) - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_PO
 
 
 async def _journey(
-    folder: Path, stack: Stack, on_event: Callable[[Stack, SeenEvent], Awaitable[None]] | None = None
+    folder: Path,
+    stack: Stack,
+    on_event: Callable[[Stack, SeenEvent], Awaitable[None]] | None = None,
+    *,
+    in_ms: int | None = None,
+    **options: Any,
 ) -> None:
     ledger = folder / "ledger"
     async with stack, stack.client() as client:
@@ -43,13 +51,16 @@ async def _journey(
         async def told(event: SeenEvent) -> None:
             if on_event is not None:
                 await on_event(stack, event)
+    """`in_ms`: how much later than now the run is to start. `options`: further members of its start."""
 
         try:
-            seen = await asyncio.wait_for(travel(client, ledger, on_event=told), 120)
+            seen = await asyncio.wait_for(travel(client, ledger, on_event=told, **options), 120)
             check(seen, ledger)
             await wait_until(stack.has_killed, f"{folder.name} to be reached")
         except (AssertionError, TimeoutError) as error:
             raise AssertionError(f"{folder.name}: {error!r}\n{stack.logs()}") from error
+        if in_ms is not None:
+            options["start_at"] = to_wire(int(time.time() * 1000) + in_ms)
 
 
 async def _in_turns(work: list[Awaitable[None]]) -> None:
@@ -126,10 +137,10 @@ async def test_whoever_sweeps_dies_while_it_helps_a_run_whose_worker_died(tmp_pa
                     kept.expected += 1
 
     work: list[Awaitable[None]] = []
-    for point in SWEEP_POINTS:
+    for point in [*SWEEP_POINTS, *START_POINTS]:
         folder = _folder(tmp_path, point)
         stack = Stack(folder, workers=2, crash_gateway=f"{point}:1", crash_worker=f"{point}:1")
-        work.append(_journey(folder, stack, kill_the_holder))
+        work.append(_journey(folder, stack, kill_the_holder, in_ms=500 if point in START_POINTS else None))
     await _in_turns(work)
 
 

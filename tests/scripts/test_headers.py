@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.lab import Lab, approval, ending, grant, note
+from tests.support.lab import Lab, approval, come, ending, grant, note
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
 from towline.protocol.deltas import Piece
@@ -16,7 +16,7 @@ from towline.protocol.store.scripts import WORDS, compile_script, script_names, 
 
 SCRIPTS: Final = (
     "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run",
-    "fire_timer", "publish_delta", "rehint_run", "release_run", "renew_leases", "sweep_partition",
+    "fire_timer", "publish_delta", "rehint_run", "release_run", "renew_leases", "start_run", "sweep_partition",
 )  # fmt: skip
 
 
@@ -93,6 +93,8 @@ async def call_all(lab: Lab) -> None:
     lease = await lab.claim()
     await lab.store.change_access(grant("r1", "user:bob", "viewer"))
     await lab.store.close(lab.commit(lease, 1, ending()))
+    await lab.create("r2", start_ms=lab.store.now_ms() + 10**6)
+    await lab.store.start_due("r2", "default", [come()])
 
 
 async def test_keys_and_requests_are_those_of_the_headers(lab: Lab) -> None:

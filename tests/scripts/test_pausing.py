@@ -77,7 +77,8 @@ async def test_a_run_that_rests_is_nobodys_until_it_is_resumed(lab: Lab) -> None
     lease = await lab.held()
     await hints(lab)
     await steer(lab, "pause")
-    await lab.store.release(lab.commit(lease, 1, paused()), "paused")
+    begun = NewEntry("run.started", Actor("worker", "w1"), d.RunStarted(worker="w1"))
+    await lab.store.release(lab.commit(lease, 1, begun, paused()), "paused")
     assert (await lab.store.load("r1")).run.status == "paused"
     await lab.accept(command_id="signal")
     assert await hints(lab) == []

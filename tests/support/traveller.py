@@ -24,9 +24,12 @@ class Travelled(Struct):
     events: list[SeenEvent]
 
 
-async def travel(client: Client, ledger: Path, *, on_event: Any = None) -> Travelled:
-    """Starts a journey, watches it to its end, and answers it. `on_event` is awaited with each event."""
-    started = await client.start("journey", {"ledger": str(ledger)})
+async def travel(client: Client, ledger: Path, *, on_event: Any = None, **options: Any) -> Travelled:
+    """Starts a journey, watches it to its end, and answers it. `on_event` is awaited with each event.
+
+    `options`: further members of the start.
+    """
+    started = await client.start("journey", {"ledger": str(ledger)}, **options)
     seen = Travelled(started.id, [])
     async for event in client.events(started.id):
         seen.events.append(event)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from towline.gateway import access
 from towline.gateway.http import Call, json_answer, route
 from towline.gateway.services import Services
-from towline.protocol import commands, requests, times
+from towline.protocol import commands, requests
 from towline.protocol.codec import Entry
 from towline.protocol.commands import Receipt
 from towline.protocol.errors import ProblemError, problem
@@ -23,6 +23,7 @@ from towline.protocol.limits import WAIT_MAX_MS
 from towline.protocol.projection import may_read
 from towline.protocol.store.acceptance import receipt_of, request_state, send_command
 from towline.protocol.tokens import Credential
+from towline.protocol.validation import to_time_ms
 
 
 class CommandBody(Struct, frozen=True):
@@ -51,7 +52,7 @@ async def accept(
     try:
         access.require(credential, "command")
         command = commands.decode(type_, data, command_id)
-        not_after_ms = None if not_after is None else time_of(not_after, "not_after")
+        not_after_ms = None if not_after is None else to_time_ms(not_after, "not_after")
     except ProblemError:
         if facts.sealed and type_ != "cancel":
             # Said before any other refusal: nothing that is put right would help.
@@ -65,16 +66,6 @@ async def accept(
         signals=await services.signals_of(facts.workflow, facts.version),
         not_after_ms=not_after_ms,
     )
-
-
-def time_of(text: str, field: str) -> int:
-    """A time from the wire, in milliseconds. Raises `bad_request` on `field`."""
-    try:
-        return times.from_wire(text)
-    except (ValueError, OverflowError):
-        raise problem(
-            "bad_request", f"{field} is not a time such as 2026-01-31T09:30:00.000Z.", field=field, expected="a time"
-        ) from None
 
 
 async def outcome(services: Services, run: str, subject: str, receipt: Receipt, *, timeout_ms: int | None) -> Receipt:

@@ -27,6 +27,9 @@ from towline.protocol.values import (
     WaitKind,
 )
 
+START_TIMER: Final = "start_at"
+"""The timer whose `timer.fired` says that the time has come for which a run was queued; no event starts it."""
+
 Changes = dict[str, Any]
 _Handler = Callable[[Run, Event, Any], Changes]
 
@@ -124,8 +127,16 @@ def begin(run_id: str, event: Event) -> Run:
         budget=data.budget,
         parent=data.parent,
         forked_from=data.forked_from,
+        status_detail=_queued(event, data),
         audiences=audiences,
     )
+
+
+def _queued(event: Event, data: ev.RunCreated) -> StatusDetail | None:
+    """What a new run waits for besides a worker."""
+    if data.start_at is not None and times.from_wire(data.start_at) > times.from_wire(event.ts):
+        return StatusDetail("start_at", f"It starts at {data.start_at}.", None, event.ts)
+    return None
 
 
 def _enter(status: Status, event: Event, code: str | None, text: str | None = None, by: str | None = None) -> Changes:
@@ -170,7 +181,7 @@ def _paused(run: Run, event: Event, data: ev.RunPaused) -> Changes:
 
 
 def _resumed(run: Run, event: Event, data: ev.RunResumed) -> Changes:
-    changes = _enter("running", event, None)
+    changes = _enter("queued" if run.started_at is None else "running", event, None)
     if data.from_ == "blocked":
         changes["blockers"] = [b for b in run.blockers if not b.stops]
     if data.from_ == "waiting":
@@ -284,6 +295,8 @@ def _timer_started(run: Run, event: Event, data: ev.TimerStarted) -> Changes:
 
 
 def _timer_fired(run: Run, event: Event, data: ev.TimerFired) -> Changes:
+    if data.timer == START_TIMER and run.status == "queued":
+        return {"status_detail": None}
     return {"waiting_on": [w for w in run.waiting_on if w.id != data.timer]}
 
 

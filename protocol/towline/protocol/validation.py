@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
+from towline.protocol import times
 from towline.protocol.errors import ProblemError, problem
 
 T = TypeVar("T")
@@ -89,6 +90,19 @@ def to_type(value: Any, kind: type[T], *, what: str, prefix: str = "") -> T:
         known = _words_at(inspect.type_info(kind), path)
     field = (prefix + path).rstrip(".") or None
     raise problem("bad_request", f"Not {what}: {said}.", field=field, expected=expected, known=known)
+
+
+def to_time_ms(text: str, field: str) -> int:
+    """A time from the wire, in milliseconds since 1970. Raises `bad_request` on `field`."""
+    try:
+        at_ms = times.from_wire(text)
+        if at_ms < 0 or times.from_wire(times.to_wire(at_ms)) != at_ms:
+            raise ValueError(text)  # beyond the years that have a wire form
+    except (ValueError, OverflowError):
+        raise problem(
+            "bad_request", f"{field} is not a time such as 2026-01-31T09:30:00.000Z.", field=field, expected="a time"
+        ) from None
+    return at_ms
 
 
 def _words_at(kind: inspect.Type, path: str) -> list[str] | None:

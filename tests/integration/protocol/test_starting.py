@@ -1,17 +1,25 @@
 """Starting runs against a real store: once per key, once per own id, and never what no worker announced."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.lab import WORKFLOW, Lab
+from tests.support.lab import QUEUE, WORKFLOW, Lab, open_lab
+from tests.support.server import StoreServer
+from towline.protocol import commands as c
+from towline.protocol import times
 from towline.protocol.errors import Problem, ProblemError
+from towline.protocol.projection import Caller
+from towline.protocol.store.acceptance import cancel_run
 from towline.protocol.store.api import Announced
+from towline.protocol.store.keys import RunKeys
 from towline.protocol.store.payload_objects import Objects
 from towline.protocol.store.payloads import Payloads
-from towline.protocol.store.starting import Started, StartRun, choose_version, start_run
+from towline.protocol.store.starting import Retention, Started, StartRun, choose_version, start_run
+from towline.protocol.store.sweep import Sweeper
 
 PAYLOADS = Payloads(Objects.at("memory:///"))
 REVIEW = StartRun(workflow="review", input={"path": "/src"})
@@ -21,6 +29,10 @@ async def start(lab: Lab, request: StartRun = REVIEW, key: str | None = None, su
     return await start_run(
         lab.store, PAYLOADS, request, subject=subject, announced=await lab.store.announced(), idempotency_key=key
     )
+
+
+async def hints(lab: Lab) -> list[str]:
+    return [h.run for h in await lab.store.read_hints(QUEUE, count=9, block_ms=1)]
 
 
 async def refused(lab: Lab, *args: Any, **more: Any) -> Problem:
@@ -81,7 +93,45 @@ async def test_what_no_worker_announced_is_refused_with_what_there_is(lab: Lab) 
     assert (await refused(lab, replace(REVIEW, input=[]))).field == "input"
     assert (await refused(lab, replace(REVIEW, thread="t"))).code == "unsupported"
     assert (await refused(lab, replace(REVIEW, scope="y" * 40_000))).code == "too_large"
+    for text in ("tomorrow", "2027-01-01T00:00:00", "0500-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"):
+        assert (await refused(lab, replace(REVIEW, start_at=text))).field == "start_at"
     assert await lab.store.list_runs("a|", before=None, limit=9) == []
+
+
+async def test_a_run_with_a_time_starts_then_also_when_the_store_was_away(tmp_path: Path) -> None:
+    with StoreServer(tmp_path, durable=True) as server:
+        async with open_lab(server.url) as lab:
+            at_ms = lab.store.now_ms() + 600_000
+            soon = replace(REVIEW, start_at=times.to_wire(at_ms), retention=Retention(5000))
+            run = (await start(lab, soon)).run
+            (entry,) = await lab.log(run)
+            assert (entry.event().data["start_at"], entry.event().data["retention"]) == (
+                times.to_wire(at_ms), {"archive_after_ms": 5000},
+            )  # fmt: skip
+        server.restart()
+        async with open_lab(server.url) as lab:
+            sweeper = Sweeper(lab.store, "s")
+            loaded = await lab.store.load(run)
+            assert (loaded.run.status, loaded.run.status_detail and loaded.run.status_detail.code) == (
+                "queued", "start_at",
+            )  # fmt: skip
+            await lab.pass_ms(590_000)
+            await sweeper.run_once()
+            assert await hints(lab) == []
+            await lab.pass_ms(10_000)
+            await asyncio.gather(*(Sweeper(lab.store, name).run_once() for name in "abc"))
+            assert await hints(lab) == [run]
+            assert await lab.types(run) == ["run.created", "timer.fired"]
+            assert (await lab.store.load(run)).run.status_detail is None
+            await lab.claim(run)
+
+
+async def test_a_cancel_before_its_time_closes_a_run_at_once(lab: Lab) -> None:
+    run = (await start(lab, replace(REVIEW, start_at="2999-01-01T00:00:00Z"))).run
+    await cancel_run(lab.store, run, c.Cancel(), Caller("alice", "owner"))
+    assert await lab.types(run) == ["run.created", "cancel.requested", "run.cancelled"]
+    part = RunKeys.of(run).partition
+    assert await lab.raw.zrange(part.timers, 0, -1) == await lab.raw.zrange(part.leases, 0, -1) == [b"-"]
 
 
 async def test_the_input_is_private_and_the_first_event_says_the_rest(lab: Lab) -> None:

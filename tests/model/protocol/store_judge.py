@@ -44,10 +44,11 @@ async def heal(walk: Walk) -> None:
         if all(run.sealed for run in walk.oracle.runs.values()):
             return
     for name, left in walk.oracle.runs.items():
-        # A deadline stands at its time also when the clock jumped back since; a lease does not.
+        # A deadline, as a time to start, stands at its time also when the clock jumped back since; a lease does not.
         is_due = 0 < left.stopping <= walk.oracle.now
         has_rested = left.lease_until == 0 and (left.blocked or left.rested_at >= left.input_seq)
-        assert left.sealed or (has_rested and not is_due), (
+        is_early = walk.oracle.timers.get(f"start||{name}", 0) > walk.oracle.now
+        assert left.sealed or ((has_rested or is_early) and not is_due), (
             f"{name} never came to rest: {left.lease_until=} {left.input_seq=} {left.rested_at=} {left.closing=}"
         )
 

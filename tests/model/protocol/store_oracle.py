@@ -22,6 +22,7 @@ class ModelRun:
     sealed: bool = False
     blocked: bool = False
     closing: bool = False
+    held_back: str = ""
     stopping: int = 0
     fence: tuple[int, str] = (0, "")
     holder: str = ""
@@ -74,7 +75,22 @@ class Oracle:
         run = self.runs[q["run"]] = ModelRun(q["nonce"])
         run.append(q["entries"])
         run.input_seq = 1
-        self.leases[q["run"]] = self.now + q["claim_ms"]
+        if q["start_ms"] > self.now:
+            run.held_back = "start_at"
+            self.timers["start||" + q["run"]] = q["start_ms"]
+        self._wake(q["run"], run, q["claim_ms"])
+        return ["OK", *run.head]
+
+    def start_run(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
+        due, run = self.timers.get("start||" + q["run"]), self.runs[q["run"]]
+        if due is None:
+            return ["DUPLICATE"]
+        if due > self.now:
+            return ["HELD", str(due - self.now)]
+        del self.timers["start||" + q["run"]]
+        run.append(q["entries"])
+        run.held_back = ""
+        self._wake(q["run"], run, q["claim_ms"])
         return ["OK", *run.head]
 
     def accept_command(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
@@ -105,7 +121,7 @@ class Oracle:
 
     def _wake(self, name: str, run: ModelRun, claim_ms: int) -> None:
         is_held = self.now < run.lease_until <= self.now + max(claim_ms, run.lease_ms)
-        if not is_held and not run.blocked:
+        if not is_held and not run.blocked and not run.held_back:
             self.leases[name] = self.now + claim_ms
 
     def claim_run(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
@@ -121,7 +137,7 @@ class Oracle:
         if not q["closing"]:
             if run.lease_until > self.now:
                 return ["HELD", str(run.lease_until - self.now)]
-            if run.blocked or run.closing or q["run"] not in self.leases:
+            if run.blocked or run.closing or run.held_back or q["run"] not in self.leases:
                 return ["PARKED"]
         lapsed = run.holder if run.lease_until else ""
         run.crashes += bool(run.lease_until) and not q["closing"]
@@ -211,7 +227,9 @@ class Oracle:
         reply = self._write(run, q)
         run.sealed, run.closing, run.blocked, run.stopping, run.lease_until = True, False, False, 0, 0
         self.leases.pop(q["run"], None)
-        self.timers.pop("cancel||" + q["run"], None)
+        run.held_back = ""
+        for kind in ("cancel", "start"):
+            self.timers.pop(f"{kind}||{q['run']}", None)
         return reply
 
     def fire_timer(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
@@ -245,7 +263,7 @@ class Oracle:
             self.leases[q["run"]] = self.now + q["claim_ms"]
             return ["CHANGED", "closing"]
         run.closing = False
-        if run.blocked:
+        if run.blocked or run.held_back:
             run.lease_until = 0
             del self.leases[q["run"]]
             return ["PARKED"]

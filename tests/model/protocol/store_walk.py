@@ -30,7 +30,9 @@ from towline.protocol.store.scripts import Script, compile_script
 from towline.protocol.store.sweep import Sweeper
 
 PARTITION = 5
-RUNS = [name for name in (f"r{n}" for n in range(2000)) if partition_of(name) == PARTITION][:2]
+RUNS = [name for name in (f"r{n}" for n in range(2000)) if partition_of(name) == PARTITION][:3]
+LATER = RUNS[2]
+"""The one with a time to start."""
 START_MS = 1_760_000_000_000
 FROZEN = ("local time = redis.call('TIME')", "local time = {'0', '0'}")
 BLOCKER = v.Blocker(id="b", kind="poison", title="t", since="", by="system", stops=True, remedies=[])
@@ -146,7 +148,10 @@ class Walk:
 
     async def create(self) -> None:
         """Also again, under another nonce: it answers the run that is there."""
-        await self.lab.create(self.random.choice(RUNS))
+        await self.make(self.random.choice(RUNS))
+
+    async def make(self, run: str) -> None:
+        await self.lab.create(run, start_ms=START_MS + 6_000 if run == LATER else 0)
 
     async def signal(self) -> None:
         run, command = self.run_name(), f"c{self.random.randrange(40)}"
@@ -362,7 +367,7 @@ class Walk:
         self.store._dispatch._spare.clear()
         self.faults = False
         for run in RUNS:
-            await self.lab.create(run)
+            await self.make(run)
         self.faults = True
         for _ in range(steps):
             await self.step()

@@ -10,7 +10,7 @@ from tests.support.logs import START_MS, logs
 from towline.protocol import event_data as d
 from towline.protocol import values as v
 from towline.protocol.events import EVENTS, Actor, Event
-from towline.protocol.run import begin, fold, fold_all
+from towline.protocol.run import START_TIMER, begin, fold, fold_all
 from towline.protocol.run_state import Run
 from towline.protocol.times import to_wire
 
@@ -98,6 +98,24 @@ def test_a_new_run_is_queued_and_hides_its_input() -> None:
     run = Log(msgspec.structs.replace(CREATED, input_ref="pay_1", labels={"a": "b"})).run
     assert (run.status, run.input_ref, run.audiences) == ("queued", "pay_1", {"input_ref": "collaborator"})
     assert run.created_at == run.updated_at == to_wire(START_MS)
+
+
+def test_a_run_with_a_time_to_start_says_so_until_it_comes() -> None:
+    later = Log(msgspec.structs.replace(CREATED, start_at=DUE))
+    assert later.run.status_detail == v.StatusDetail("start_at", f"It starts at {DUE}.", since=to_wire(START_MS))
+    fired = later.add("timer.fired", d.TimerFired(timer=START_TIMER))
+    assert (fired.status, fired.status_detail) == ("queued", None)
+    assert later.start().status == "running"
+    past = Log(msgspec.structs.replace(CREATED, start_at=to_wire(START_MS)))
+    assert (past.run.status, past.run.status_detail) == ("queued", None)
+
+
+def test_a_run_that_was_paused_before_it_started_is_queued_again() -> None:
+    log = Log()
+    assert log.add("run.paused", d.RunPaused(code="user", by="user:a")).status == "paused"
+    assert log.add("timer.fired", d.TimerFired(timer=START_TIMER)).status == "paused"
+    assert log.add("run.resumed", d.RunResumed(from_="paused")).status == "queued"
+    assert log.start().status == "running"
 
 
 def test_each_status_is_entered_by_its_event_and_left_by_resumed() -> None:

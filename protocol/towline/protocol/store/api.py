@@ -47,6 +47,7 @@ class NewRun(Struct, frozen=True):
     """A run to create. `fingerprint` stands for workflow and input: a repeat must have the same.
 
     `side`: fields of its side hash from the start. `listed`: further prefixes of the index under which it stands.
+    `start_ms`: when it may start, 0 for now. `retain_ms`: how long it stays after its end before it may be archived.
     """
 
     run: str
@@ -59,6 +60,8 @@ class NewRun(Struct, frozen=True):
     created: NewEntry
     side: Mapping[str, str] = {}
     listed: Sequence[str] = ()
+    start_ms: int = 0
+    retain_ms: int | None = None
 
 
 class Created(Struct, frozen=True):

@@ -135,7 +135,7 @@ def co_owned(entry: str, starter: str = "") -> str:
 
 
 def timer_member(kind: str, timer: str, run_id: str) -> str:
-    """Member of the timers of a partition: `kind|timer|run`. Kinds: `timer`, `retry`, `cancel`."""
+    """Member of the timers of a partition: `kind|timer|run`. Kinds: `timer`, `retry`, `cancel`, `start`."""
     return f"{kind}|{quote(timer, safe='')}|{run_id}"
 
 

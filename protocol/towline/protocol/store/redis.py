@@ -110,7 +110,10 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Sweeps, Texts, Uploads):
         part = keys.partition
         reply = await self._call(
             "create_run",
-            [keys.log, keys.private, keys.run, keys.side, part.commands(new.queue), part.leases, part.index, part.meta],
+            [
+                keys.log, keys.private, keys.run, keys.side, part.commands(new.queue), part.leases, part.timers,
+                part.index, part.meta,
+            ],
             {
                 "run": new.run,
                 "nonce": new.nonce,
@@ -124,10 +127,12 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Sweeps, Texts, Uploads):
                 "entries": pack_entries([new.created]),
                 "index": ["a|", listed_for(new.owner), *new.listed],
                 "side": [list(pair) for pair in new.side.items()],
+                "start_ms": new.start_ms,
+                "retain_ms": -1 if new.retain_ms is None else new.retain_ms,
             },
             now_at=3,
             relief=False,
-        )
+        )  # fmt: skip
         match reply[0]:
             case b"OK":
                 return api.Created(Cursor(int(reply[1]), int(reply[2])))

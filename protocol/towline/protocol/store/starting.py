@@ -16,27 +16,35 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from towline.protocol import event_data as d
-from towline.protocol import schemas
+from towline.protocol import schemas, times
 from towline.protocol.codec import NewEntry, TooLarge
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.grants import GrantRole, grant_field
 from towline.protocol.ids import derived_run_id, is_client_run_id, is_name, new_run_id
-from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS
+from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS, RETENTION_MAX_MS
 from towline.protocol.store import api
 from towline.protocol.store.given import Given, settle, take_input
 from towline.protocol.store.granting import initial, listings_of
 from towline.protocol.store.payloads import Payloads
 from towline.protocol.store.redis import RedisStore
+from towline.protocol.validation import to_time_ms
 from towline.protocol.values import Budget
 
 Label = Annotated[str, Meta(max_length=LABEL_CHARS)]
 
 
+class Retention(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long an ended run stays in the store before it may be archived (an hour if nothing is said)."""
+
+    archive_after_ms: Annotated[int, Meta(ge=0, le=RETENTION_MAX_MS)]
+
+
 class StartRun(Struct, frozen=True, kw_only=True):
     """The body of `POST /runs`. Members that are not served yet are refused by name when they are set.
 
-    `queue` absent is the workflow's own; null, from a worker, is none: the caller holds the run itself.
+    `queue` absent is the workflow's own; null, from a worker, is none: the caller holds the run itself. `start_at`: a
+    time (RFC 3339) before which nobody runs it; one that is past is now.
     """
 
     workflow: str
@@ -52,14 +60,14 @@ class StartRun(Struct, frozen=True, kw_only=True):
     grants: dict[str, str] | None = None
     on_busy: str | None = None
     command: Any = None
-    retention: Any = None
+    retention: Retention | None = None
     start_at: str | None = None
 
 
 CHANNEL_VERSION: Final = "0"
 """The version of every run without a queue: no code is pinned to it."""
 
-NOT_SERVED: Final = ("thread", "on_busy", "command", "retention", "start_at")
+NOT_SERVED: Final = ("thread", "on_busy", "command")
 
 
 class Started(Struct, frozen=True):
@@ -129,11 +137,14 @@ async def start_run(
             field="id",
         )
     grants = initial(subject, request.grants or {})
+    start_ms = 0 if request.start_at is None else to_time_ms(request.start_at, "start_at")
     run = _run_id(store, request, subject, idempotency_key)
     given = await _take_input(store, payloads, request, subject, run)
     started_with = _digest([request.workflow, request.input])
     fingerprint = f"{started_with}:{_digest(request)}"
-    created = await _create(store, request, run, fingerprint, info, queue, subject, grants, given, traceparent)
+    created = await _create(
+        store, request, run, fingerprint, info, queue, subject, grants, given, traceparent, start_ms
+    )
     if created.existing is None:
         await settle(store, payloads, given, run)
         return Started(run)
@@ -180,6 +191,7 @@ async def _create(
     grants: Mapping[str, GrantRole],
     given: Given,
     traceparent: str | None,
+    start_ms: int,
 ) -> api.Created:
     data = d.RunCreated(
         workflow=info.name,
@@ -193,6 +205,8 @@ async def _create(
         labels=request.labels,
         input_ref=given.input_ref,
         permission_mode=request.permission_mode,
+        retention=request.retention and msgspec.to_builtins(request.retention),
+        start_at=times.to_wire(start_ms) if start_ms else None,
         traceparent=traceparent,
     )
     new = api.NewRun(
@@ -206,6 +220,8 @@ async def _create(
         created=NewEntry("run.created", Actor("user", subject), data, private=given.private),
         side={**{grant_field(entry): role for entry, role in grants.items()}, **given.side},
         listed=[prefix for entry, role in grants.items() for prefix in listings_of(entry, role, subject)],
+        start_ms=start_ms,
+        retain_ms=None if request.retention is None else request.retention.archive_after_ms,
     )
     try:
         return await store.create_run(new)

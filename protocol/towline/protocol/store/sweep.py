@@ -1,8 +1,9 @@
 """The sweep: what makes sure that nobody is forgotten.
 
-Promises that every overdue run is hinted again, every due timer fires once, and every run past its cancel
-deadline is closed, by whichever process sweeps first. Due members are read plainly; one script per run checks
-again. Gateways and workers each run one `Sweeper`; a partition is swept by one process at a time.
+Promises that every overdue run is hinted again, every due timer fires once, every run with a time to start starts
+then, and every run past its cancel deadline is closed, by whichever process sweeps first. Due members are read
+plainly; one script per run checks again. Gateways and workers each run one `Sweeper`; a partition is swept by one
+process at a time.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from urllib.parse import unquote
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
 from towline.protocol.limits import SWEEP_MS
+from towline.protocol.run import START_TIMER
 from towline.protocol.store import api
 from towline.protocol.store.closing import force_close
 from towline.protocol.store.keys import PARTITIONS
@@ -97,6 +99,10 @@ class Sweeper:
                 await self._store.drop_due(run, member)
             else:
                 await force_close(self._store, run, holder=self._name)
+            return
+        if kind == "start":
+            come = NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=START_TIMER))
+            await self._store.start_due(run, facts.queue, [come])
             return
         fired = NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=unquote(quoted)), is_input=True)
         await self._store.fire_timer(run, facts.queue, member, [fired])

@@ -37,6 +37,18 @@ class Sweeps(ScriptCaller):
         )
         return str(reply[0].decode())
 
+    async def start_due(self, run: str, queue: str, entries: Sequence[NewEntry]) -> str:
+        """Lets a run start if its time has come; the word the script answered."""
+        keys = RunKeys.of(run)
+        part = keys.partition
+        reply = await self._call(
+            "start_run",
+            [keys.log, keys.private, keys.run, part.commands(queue), part.leases, part.timers, part.meta],
+            {"run": run, "channel": keys.channel, "entries": pack_entries(entries), "claim_ms": LEASE_MS},
+            now_at=3,
+        )
+        return str(reply[0].decode())
+
     async def rehint(self, run: str, queue: str) -> str:
         """Hints again at an overdue run; the word the script answered."""
         keys = RunKeys.of(run)

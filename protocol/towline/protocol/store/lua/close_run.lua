@@ -5,6 +5,7 @@
 --      7 leases (zset) 8 done (zset) 9 index (zset)
 -- ARGV 1 request (msgpack): as commit.lua, and forced (bool: the closer does not run the code, so what is unseen
 --        does not hold it back), prepared_at (seq; forced only), retain_ms
+--        (before it may be archived, unless the run says another)
 -- returns {OK, first_seq, last_seq, last_tag, now_ms, input_seq}
 -- refuses {NORUN} {CLOSED} {FENCED} {DIVERGED} {UNSEEN, input_seq, now_ms}; nothing written
 --         A forced close prepared from a log that has grown since gets {CHANGED, last_seq}
@@ -27,9 +28,10 @@ elseif has_unseen(run, q) then
 end
 local reply = write_commit(log, private, run, side, timers, index, q, now)
 redis.call('HSET', run, 'sealed', '1', 'lease_until', '0', 'step', '')
-redis.call('HDEL', run, 'closing', 'blocked', 'stopping', 'paused')
+redis.call('HDEL', run, 'closing', 'blocked', 'stopping', 'paused', 'held_back')
 clear_inbox(side, index)
 redis.call('ZREM', leases, q.run)
-redis.call('ZREM', timers, 'cancel||' .. q.run)
-redis.call('ZADD', done, fmt(now + q.retain_ms), q.run)
+redis.call('ZREM', timers, 'cancel||' .. q.run, 'start||' .. q.run)
+local retain_ms = tonumber(redis.call('HGET', run, 'retain_ms') or q.retain_ms)
+redis.call('ZADD', done, fmt(now + retain_ms), q.run)
 return keep_reply(run, q, reply)

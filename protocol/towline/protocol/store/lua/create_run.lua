@@ -1,18 +1,19 @@
--- Creates a run with its first event and puts its start on the command stream, in one step.
+-- Creates a run with its first event and puts its start on the command stream, now or at a given time, in one step.
 -- class: growth
 -- needs: clock append wake
 -- KEYS 1 log (stream) 2 private (hash) 3 run (hash) 4 side (hash) 5 commands (stream) 6 leases (zset)
---      7 index (zset) 8 meta (hash)
+--      7 timers (zset) 8 index (zset) 9 meta (hash)
 -- ARGV 1 request (msgpack): run, nonce, fingerprint, owner, workflow, version, queue, channel, claim_ms,
 --        entries (list, see lib/append), index (list of prefixes: the member is prefix .. ms .. '|' .. run),
---        side (list of {field, value})
+--        side (list of {field, value}), start_ms (when it may start, 0 for now), retain_ms (how long it stays after
+--        its end before it may be archived, -1 for what its closer says)
 -- returns {OK, last_seq, last_tag, now_ms}
 -- refuses {EXISTS, owner, fingerprint, last_seq, last_tag, now_ms}  the id is taken; nothing written
 --         {GONE}  the run was deleted
 -- A repeat with the stored nonce gets the first answer. O(entries).
 local q = cmsgpack.unpack(ARGV[1])
-local log, private, run, side, commands, leases, index, meta =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local log, private, run, side, commands, leases, timers, index, meta =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now = store_now(meta)
 local known = redis.call('HMGET', run, 'create_nonce', 'owner', 'fingerprint', 'last_seq', 'last_tag', 'gone')
 if known[6] then
@@ -37,5 +38,12 @@ end
 for _, prefix in ipairs(q.index) do
   redis.call('ZADD', index, 0, prefix .. fmt(now) .. '|' .. q.run)
 end
-hint(run, commands, leases, q.run, now, q.claim_ms)
+if q.retain_ms >= 0 then
+  redis.call('HSET', run, 'retain_ms', fmt(q.retain_ms))
+end
+if q.start_ms > now then
+  redis.call('HSET', run, 'held_back', 'start_at')
+  redis.call('ZADD', timers, fmt(q.start_ms), 'start||' .. q.run)
+end
+wake(run, commands, leases, q.run, now, q.claim_ms)
 return {'OK', fmt(last), tag, fmt(now)}

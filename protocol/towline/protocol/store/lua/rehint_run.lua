@@ -20,7 +20,7 @@ if not by then
 end
 by = tonumber(by)
 local r = redis.call('HMGET', run, 'last_seq', 'sealed', 'blocked', 'paused', 'hint', 'closing', 'stopping',
-  'lease_until', 'lease_ms')
+  'lease_until', 'lease_ms', 'held_back')
 if by > now then
   local latest = latest_end(r[9], now, q.claim_ms)
   if by > latest then
@@ -43,8 +43,8 @@ if r[6] == '1' then
   end
   redis.call('HDEL', run, 'closing')
 end
-if r[3] == '1' or r[4] == '1' then
-  -- A parked run gave its lease back; one that still has an end is a dead closer's.
+if r[3] == '1' or r[4] == '1' or r[10] then
+  -- A parked run gave its lease back, one that may not start has none: what still has an end is a dead closer's.
   redis.call('HSET', run, 'lease_until', '0')
   redis.call('ZREM', leases, q.run)
   return {'PARKED'}

@@ -1,5 +1,6 @@
 -- Puts a run that needs a worker where one will find it. Needs: clock.
 -- `paused` is '1' once the run has come to rest, 'asked' before: then a holder is still needed to get it there.
+-- `held_back` says what a run waits for that may not start yet: `start_at`, its time. Nothing else wakes it.
 
 -- The latest end a lease or claim-by time can honestly have: what ends later was written before the clock jumped
 -- back, and proves nobody alive.
@@ -22,10 +23,10 @@ local function hint(run, commands, leases, id, now, claim_ms)
 end
 
 local function wake(run, commands, leases, id, now, claim_ms)
-  local r = redis.call('HMGET', run, 'lease_until', 'blocked', 'paused', 'lease_ms')
+  local r = redis.call('HMGET', run, 'lease_until', 'blocked', 'paused', 'lease_ms', 'held_back')
   local lease_until = tonumber(r[1] or 0) or 0
   local is_held = lease_until > now and lease_until <= latest_end(r[4], now, claim_ms)
-  if is_held or r[2] == '1' or r[3] == '1' then
+  if is_held or r[2] == '1' or r[3] == '1' or r[5] then
     return
   end
   hint(run, commands, leases, id, now, claim_ms)

@@ -1,0 +1,81 @@
+"""Starting runs over HTTP in every way but the plain one: later."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.gateway import RunningGateway
+from tests.support.waiting import wait_until
+from towline.protocol import times
+
+pytestmark = pytest.mark.store
+
+
+async def post(gateway: RunningGateway, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    await gateway.announce()
+    return await gateway.http.post("/v1/runs", json={"workflow": "toy", "input": {}, **body}, headers=headers)
+
+
+async def events(gateway: RunningGateway, run: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await gateway.http.get(f"/v1/runs/{run}/events?after=0")).json()["events"]
+    return found
+
+
+async def test_a_run_starts_at_its_time_and_says_until_then_what_it_waits_for(gateway: RunningGateway) -> None:
+    worker = gateway.as_("w", roles=("worker",))
+    due_ms = gateway.store.now_ms() + 1500
+    answer = await post(gateway, start_at=times.to_wire(due_ms), retention={"archive_after_ms": 60_000})
+    run = answer.json()
+    assert answer.status_code == 201
+    assert (run["status"], run["status_detail"]["code"], run["last_seq"]) == ("queued", "start_at", 1)
+    assert times.to_wire(due_ms) in run["status_detail"]["text"]
+    (created,) = await events(gateway, run["id"])
+    assert (created["data"]["start_at"], created["data"]["retention"]) == (
+        times.to_wire(due_ms), {"archive_after_ms": 60_000},
+    )  # fmt: skip
+    taken = await gateway.http.post(
+        "/v1/queues/default/claims", json={"worker": "w1", "workflows": ["toy"], "wait_ms": 20_000}, headers=worker
+    )
+    assert taken.json()["run"]["id"] == run["id"]
+    begun = {event["type"]: times.from_wire(event["ts"]) for event in await events(gateway, run["id"])}
+    assert list(begun) == ["run.created", "timer.fired", "run.started"]
+    assert begun["timer.fired"] >= due_ms
+
+
+async def test_a_cancel_before_its_time_is_its_end(gateway: RunningGateway) -> None:
+    run = (await post(gateway, start_at="2999-12-31T00:00:00+01:00")).json()["id"]
+    assert (await gateway.http.post(f"/v1/runs/{run}/cancel")).json()["status"] == "cancelled"
+
+
+async def test_a_worker_takes_a_run_of_its_own_at_its_time_and_not_before(gateway: RunningGateway) -> None:
+    worker = gateway.as_("w", roles=("worker",))
+    due_ms = gateway.store.now_ms() + 1200
+    answer = await post(gateway, worker, queue=None, workflow="own", start_at=times.to_wire(due_ms))
+    held = answer.json()
+    assert (answer.status_code, held["lease"], held["run"]["status_detail"]["code"]) == (201, None, "start_at")
+
+    async def is_taken() -> bool:
+        answer = await gateway.http.post(f"/v1/runs/{held['run']['id']}/claim", headers=worker)
+        return answer.status_code == 200
+
+    await wait_until(is_taken, "the run to be taken")
+    assert gateway.store.now_ms() >= due_ms
+
+
+async def test_a_paused_run_rests_beyond_its_time(gateway: RunningGateway) -> None:
+    due_ms = gateway.store.now_ms() + 800
+    run = (await post(gateway, start_at=times.to_wire(due_ms))).json()["id"]
+    await gateway.http.post(f"/v1/runs/{run}/commands", json={"type": "pause"})
+
+    async def has_come() -> bool:
+        return "timer.fired" in [event["type"] for event in await events(gateway, run)]
+
+    await wait_until(has_come, "its time to come")
+    assert (await gateway.http.get(f"/v1/runs/{run}")).json()["status"] == "paused"
+    hints = await gateway.store.read_hints("default", count=9, block_ms=1)
+    assert [hint.run for hint in hints] == []
+    await gateway.http.post(f"/v1/runs/{run}/commands", json={"type": "resume"})
+    assert (await gateway.http.get(f"/v1/runs/{run}")).json()["status"] == "queued"
+    await asyncio.wait_for(gateway.hold(run), 10)

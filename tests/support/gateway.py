@@ -110,6 +110,11 @@ class RunningGateway:
     def store(self) -> RedisStore:
         return self.services.store
 
+    def is_never_pressed(self) -> None:
+        """Nothing is shed from here on: for tests that load the machine and are about something else."""
+        pressure = self.services.pressure
+        pressure.receive = lambda sample: pressure.level  # type: ignore[method-assign]
+
     def as_(self, subject: str, **claims: Any) -> dict[str, str]:
         """Headers of another caller."""
         return {"Authorization": f"Bearer {token(subject, **claims)}"}
@@ -136,9 +141,9 @@ class RunningGateway:
         """Says that a worker has `workflow`."""
         await self.store.announce("tests", [workflow])
 
-    async def hold(self, run: str) -> "Hand":
+    async def hold(self, run: str, *, ttl_ms: int = 60_000) -> "Hand":
         """Claims `run` as a worker would and starts it."""
-        claimed = await self.store.claim(run, nonce=secrets.token_hex(8), holder="tests", version="1", ttl_ms=60_000)
+        claimed = await self.store.claim(run, nonce=secrets.token_hex(8), holder="tests", version="1", ttl_ms=ttl_ms)
         assert isinstance(claimed, Claimed), claimed
         hand = Hand(self.store, claimed, claimed.cursor)
         await hand.write(NewEntry("run.started", Actor("worker", "tests"), d.RunStarted(worker="tests")))

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-import httpx
 import msgspec
 from msgspec import Raw, Struct
 from websockets.asyncio.client import ClientConnection, connect
@@ -70,8 +69,8 @@ class Reader(Protocol):
 class _Streamed:
     """What sockets and event streams have in common: frames."""
 
-    def __init__(self, gateway: RunningGateway, http: httpx.AsyncClient, run: str, credential: str) -> None:
-        self.gateway, self.http, self.run, self.credential = gateway, http, run, credential
+    def __init__(self, gateway: RunningGateway, run: str, credential: str) -> None:
+        self.gateway, self.run, self.credential = gateway, run, credential
         self.begin = Frame("")
         self.cursor = ""
         self.raws: list[bytes] = []
@@ -141,22 +140,49 @@ class SocketReader(_Streamed):
         await self._connection.wait_closed()
 
 
+class _Line:
+    """One HTTP connection, read by hand: a library would cost more than all that is tested here."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self._writer = reader, writer
+
+    @classmethod
+    async def to(cls, gateway: RunningGateway) -> "_Line":
+        host, _, port = gateway.url.removeprefix("http://").partition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    def ask(self, path: str, credential: str, *more: str) -> None:
+        lines = (f"GET /v1/runs/{path} HTTP/1.1", "Host: test", f"Authorization: Bearer {credential}", *more, "", "")
+        self._writer.write("\r\n".join(lines).encode())
+
+    async def begin(self) -> bytes:
+        """The answer without its body, which must be there."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        return head.lower()
+
+    async def body(self) -> bytes:
+        head = await self.begin()
+        size = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        return await self.reader.readexactly(int(size))
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+
 class SseReader(_Streamed):
-    """Over a stream of server-sent events, resumed as a browser does it. Reads HTTP by itself: it is asked for much."""
+    """Over a stream of server-sent events, resumed as a browser does it."""
+
+    _line: _Line
 
     async def join(self, after: str, limit: int | None = None) -> Frame:
         query = f"after={after}" if limit is None else f"after={after}&limit={limit}"
-        more = ""
+        more: tuple[str, ...] = ("Accept: text/event-stream",)
         if self.cursor:
-            query, more = "after=0", f"Last-Event-ID: {after}\r\n"
-        host, _, port = self.gateway.url.removeprefix("http://").partition(":")
-        self._stream, self._writer = await asyncio.open_connection(host, int(port))
-        self._writer.write(
-            f"GET /v1/runs/{self.run}/events?{query} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n"
-            f"Authorization: Bearer {self.credential}\r\n{more}\r\n".encode()
-        )
-        head = await self._stream.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
+            query, more = "after=0", (*more, f"Last-Event-ID: {after}")
+        self._line = await _Line.to(self.gateway)
+        self._line.ask(f"{self.run}/events?{query}", self.credential, *more)
+        await self._line.begin()
         self._text = ""
         return await self.told()
 
@@ -164,9 +190,9 @@ class SseReader(_Streamed):
         while True:
             block, end, rest = self._text.partition("\n\n")
             if not end:
-                size = int(await self._stream.readline(), 16)
+                size = int(await self._line.reader.readline(), 16)
                 assert size, "the stream ended before the run"
-                self._text += (await self._stream.readexactly(size + 2))[:-2].decode()
+                self._text += (await self._line.reader.readexactly(size + 2))[:-2].decode()
                 continue
             self._text = rest
             fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
@@ -176,15 +202,15 @@ class SseReader(_Streamed):
                 return frame
 
     async def drop(self) -> None:
-        self._writer.transport.abort()
+        self._line.abort()
 
 
 class PageReader:
     """Over `GET /runs/{run}` and pages that wait for the next event."""
 
-    def __init__(self, gateway: RunningGateway, http: httpx.AsyncClient, run: str, credential: str) -> None:
-        self._address, self._http = f"{gateway.url}/v1/runs/{run}", http
-        self._headers = {"Authorization": f"Bearer {credential}"}
+    def __init__(self, gateway: RunningGateway, run: str, credential: str) -> None:
+        self._gateway, self._run, self._credential = gateway, run, credential
+        self._line: _Line | None = None
         self.begin = Frame("")
         self.cursor = ""
         self.raws: list[bytes] = []
@@ -192,12 +218,12 @@ class PageReader:
 
     async def join(self, after: str, limit: int | None = None) -> Frame:
         assert limit is None, "pages are not limited"
+        self._line = self._line or await _Line.to(self._gateway)
         if self.begin.op:  # it has its Run, and goes on from its cursor
             self.cursor = after
             return Frame("subscribed", after, recovery="resumed")
-        answer = await self._http.get(self._address, headers=self._headers)
-        assert answer.status_code == 200, answer.text
-        run = answer.json()
+        self._line.ask(self._run, self._credential)
+        run = msgspec.json.decode(await self._line.body())
         self.cursor = run["cursor"] if after == "latest" else after
         self.begin = Frame("subscribed", self.cursor, recovery="resumed", projection=run)
         return self.begin
@@ -205,23 +231,29 @@ class PageReader:
     async def read(self, count: int | None = None) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not self.has_ended and (count is None or len(self.raws) < count):
-                page = await self._page(_WAIT_MS)
+                page = _pages.decode(await self._ask_page().body())
                 assert page.recovery == "resumed"
                 self.raws += [bytes(raw) for raw in page.events]
                 self.cursor, self.has_ended = page.cursor, page.closed
+        self._hang_up()
 
     async def drop(self) -> None:
-        """The answer to a page is lost on its way."""
-        await self._page(0)
+        self._ask_page()
+        self._hang_up()
 
-    async def _page(self, wait_ms: int) -> Page:
-        query = {"after": self.cursor, "wait_ms": str(wait_ms), "limit": "1000"}
-        answer = await self._http.get(f"{self._address}/events", params=query, headers=self._headers)
-        assert answer.status_code == 200, answer.text
-        return _pages.decode(answer.content)
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.abort()
+            self._line = None
+
+    def _ask_page(self) -> _Line:
+        assert self._line is not None
+        query = f"after={self.cursor}&wait_ms={_WAIT_MS}&limit=1000"
+        self._line.ask(f"{self._run}/events?{query}", self._credential)
+        return self._line
 
 
-READERS: Final[Mapping[str, Callable[[RunningGateway, httpx.AsyncClient, str, str], Reader]]] = {
+READERS: Final[Mapping[str, Callable[[RunningGateway, str, str], Reader]]] = {
     "socket": SocketReader,
     "sse": SseReader,
     "pages": PageReader,

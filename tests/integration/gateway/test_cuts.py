@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from tests.support.folding import Holding, is_hidden, shown
@@ -45,14 +44,15 @@ UNBOUND: Final = Allowances(subscriptions_per_s=100_000)
 @pytest.fixture
 async def gateway(redis_url: str, tmp_path: Path) -> AsyncIterator[RunningGateway]:
     async with running_gateway(redis_url, tmp_path, limits=UNBOUND) as gateway:
+        gateway.is_never_pressed()
         yield gateway
 
 
 class Course:
     """One run that grows, who reads it, and what each role is told of it in the end."""
 
-    def __init__(self, gateway: RunningGateway, http: httpx.AsyncClient, run: str, share: str) -> None:
-        self.gateway, self.http, self.run = gateway, http, run
+    def __init__(self, gateway: RunningGateway, run: str, share: str) -> None:
+        self.gateway, self.run = gateway, run
         self.dice = random.Random(7)
         self.at = ["0"]
         self.readers: list[tuple[str, Reader, Frame]] = []
@@ -79,7 +79,7 @@ class Course:
                 await self._is_killed(transport, role, number)
 
     def reader(self, transport: str, role: str) -> Reader:
-        return READERS[transport](self.gateway, self.http, self.run, self._credentials[role])
+        return READERS[transport](self.gateway, self.run, self._credentials[role])
 
     async def _is_killed(self, transport: str, role: str, number: int) -> None:
         """A reader comes with a cursor and is killed once it was told where it stands, before any event."""
@@ -147,15 +147,13 @@ async def grow(course: Course, hand: Hand) -> None:
 async def test_what_was_shown_and_what_came_later_is_the_run_at_every_cut(gateway: RunningGateway) -> None:
     run = await gateway.start(grants={"user:viewer": "viewer", "user:collaborator": "collaborator"})
     share = (await share_of(gateway, run))["token"]
-    unbound = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-    async with httpx.AsyncClient(limits=unbound, timeout=60) as http:
-        course = Course(gateway, http, run, share)
-        await course.cut()
-        hand = await gateway.hold(run)
-        await course.cut()
-        await grow(course, hand)
-        await course.finish()
-        told = {role: await course.told(role) for role in ROLES}
+    course = Course(gateway, run, share)
+    await course.cut()
+    hand = await gateway.hold(run)
+    await course.cut()
+    await grow(course, hand)
+    await course.finish()
+    told = {role: await course.told(role) for role in ROLES}
     page = await gateway.store.read_log(run, START, limit=EVENTS_IN_ALL + 1)
     assert told["operator"][1] == [entry.raw for entry in page.entries]
     for role in ROLES:

@@ -34,7 +34,13 @@ GRANT_POINTS = ["before:change_access", "after:change_access"]
 """Reached by a gateway that changes who may reach a run."""
 HTTP_WORKER_POINTS = ["before:append_once", "after:append_once"]
 """Reached only by a gateway through which a worker holds a run over HTTP; no journey here does."""
-WORKER_POINTS = sorted(set(names()) - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_POINTS, *HTTP_WORKER_POINTS})
+START_POINTS = ["before:start_run", "after:start_run"]
+"""Reached by whoever sweeps when the time of a run comes."""
+PURGE_POINTS = ["before:purge_run", "after:purge_run"]
+"""Reached by a gateway that deletes a run; see `test_purge_kills`."""
+WORKER_POINTS = sorted(
+    set(names()) - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_POINTS, *HTTP_WORKER_POINTS, *START_POINTS, *PURGE_POINTS}
+)
 
 
 async def _journey(

@@ -129,7 +129,6 @@ async def asset(request: Request) -> Response:
 
 
 _LATER: Final = (
-    ("/v1/runs/{run}", "DELETE"),
     ("/v1/runs/{run}/audit", "GET"),
     ("/v1/runs/{run}/export", "GET"),
     ("/v1/runs/{run}/fork", "POST"),

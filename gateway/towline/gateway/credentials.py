@@ -71,7 +71,9 @@ class Credentials:
             field = grants.share_field(token.share)
             try:
                 kept = (await self._store.standing(token.run, [field])).fields.get(field)
-            except (NoRun, RunGone):
+            except RunGone as gone:
+                kept = gone.fields.get(field)
+            except NoRun:
                 kept = None
         share = None if kept is None else msgspec.json.decode(kept, type=grants.Share)
         if token is None or share is None or not token.opens(share) or share.expires_at_ms <= self._store.now_ms():

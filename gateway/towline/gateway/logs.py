@@ -129,7 +129,7 @@ class Logs:
         known = self._known.get(run)
         loaded = await self._store.load(run)
         if known is not None and not await self._continues(run, known.head, loaded.cursor):
-            self._forget(run)  # it was put back, or begun anew under its address
+            self.forget(run)  # it was put back, or begun anew under its address
         return loaded
 
     async def _continues(self, run: str, known: Cursor, head: Cursor) -> bool:
@@ -140,8 +140,11 @@ class Logs:
             return True  # nothing of it can be kept
         return (await self._store.read_log(run, known, limit=1)).recovery == "ok"
 
-    def _forget(self, run: str) -> None:
-        """Forgets one run; what is read of it now is neither kept nor shared with who asks from now on."""
+    def forget(self, run: str) -> None:
+        """Forgets a run that was deleted or is another by now.
+
+        What is being read of it is neither kept nor shared with who asks from here on.
+        """
         self._history += 1
         self._known.pop(run, None)
         for page in [key for key in self._pages if key[0] == run]:

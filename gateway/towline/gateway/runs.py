@@ -1,13 +1,15 @@
-"""Runs over HTTP: start, list, read, cancel.
+"""Runs over HTTP: start, list, read, cancel, delete.
 
 Promises what section 2 of the contract says of `/runs` and `/runs/{id}`: exactly one run per Idempotency-Key or own
 id, lists that are stable under insertion and show only what the caller may read, and an answer to `wait_ms` as soon
-as the run goes beyond `after`. Leaves the start itself to `store.starting`, the cancel to `store.acceptance`.
+as the run goes beyond `after`. Leaves the start itself to `store.starting`, the cancel to `store.acceptance`,
+the end of all of it to `store.purging`.
 """
 
 import asyncio
 import base64
 import binascii
+import logging
 import re
 from typing import Any, Final
 
@@ -26,9 +28,11 @@ from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, WAIT_MAX_MS
 from towline.protocol.projection import Caller
 from towline.protocol.store.acceptance import cancel_run
 from towline.protocol.store.api import Loaded, NoRun, RunGone
-from towline.protocol.store.keys import listed_for, listed_for_group
+from towline.protocol.store.keys import EVERYONE, listed_for, listed_for_group
+from towline.protocol.store.purging import purge_run
 from towline.protocol.store.starting import CHANNEL_VERSION, StartRun, start_run
 
+_security: Final = logging.getLogger("towline.security")
 _PASSES: Final = 4
 """How often a page of a filtered list reads on before it is answered short, with its `next_page`."""
 _POSITION: Final = re.compile(r"[0-9]{1,16}\|[A-Za-z0-9._-]{1,128}\Z")
@@ -49,13 +53,16 @@ async def create(call: Call) -> Response:
     body = await call.body(StartRun)
     services = call.services
     services.admission.create(call.who)
+    if body.command is not None:
+        access.require(call.credential, "command")
+        services.admission.command(call.who, body.command.type)
     _check_source(body.input, services.settings.allow_paths)
     traceparent = call.request.headers.get("traceparent", "")
     started = await start_run(
         services.store,
         services.payloads,
         body,
-        subject=call.credential.subject,
+        caller=access.starter(call.credential),
         announced=await services.announced(fresh=True),
         idempotency_key=key,
         traceparent=traceparent if _TRACEPARENT.match(traceparent) else None,
@@ -101,7 +108,7 @@ async def index(call: Call) -> Response:
     if not is_operator:
         prefixes = [listed_for(subject), *(listed_for_group(group) for group in call.credential.groups)]
     else:
-        prefixes = ["a|" if owner is None else listed_for(owner)]
+        prefixes = [EVERYONE if owner is None else listed_for(owner)]
     items: list[dict[str, Any]] = []
     next_page: str | None = None
     for _ in range(_PASSES):
@@ -198,9 +205,27 @@ async def cancel(call: Call) -> Response:
     return json_answer(await call.services.run_as(caller, run))
 
 
+async def delete(call: Call) -> Response:
+    """`DELETE /v1/runs/{run}`: for good, once it has ended; of a run that is deleted, what is left of it."""
+    run, credential = call.path("run"), call.credential
+    may = "operator" in credential.roles and credential.allows("admin")
+    try:
+        caller, _ = await call.services.reach(credential, run)
+        access.require(credential, "admin")
+        access.require_role(caller, "operator")
+    except RunGone:
+        if not may:
+            raise
+    _security.warning("%r deletes %s", credential.subject, run)
+    await purge_run(call.services.store, call.services.payloads, run, by=credential.subject)
+    call.services.logs.forget(run)
+    return Response(status_code=204)
+
+
 ROUTES: Final = (
     route("/v1/runs", create, "POST"),
     route("/v1/runs", index),
     route("/v1/runs/{run}", show),
+    route("/v1/runs/{run}", delete, "DELETE"),
     route("/v1/runs/{run}/cancel", cancel, "POST"),
 )

@@ -30,7 +30,7 @@ from towline.protocol.errors import problem
 from towline.protocol.ids import is_run_id
 from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.projection import Caller, Heartbeat, project_run
-from towline.protocol.store.api import Announced, Loaded, NoRun, RunFacts, Standing, WorkflowInfo
+from towline.protocol.store.api import Announced, Loaded, NoRun, RunFacts, RunGone, Standing, WorkflowInfo
 from towline.protocol.store.payloads import open_payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.tokens import Credential, Verb
@@ -125,9 +125,10 @@ class Services:
     async def reach(
         self, credential: Credential, run: str, *, verb: Verb | None = "read", in_list: bool = False
     ) -> tuple[Caller, RunFacts]:
-        """The caller on `run` and what the store knows of it. Raises `not_found`, and `bad_request` for no id.
+        """The caller on `run` and what the store knows of it.
 
-        `in_list`: nobody asked for this run, it only might stand in a list; to leave it out is no denial to log.
+        Raises `ProblemError`: `not_found`, and `bad_request` for no id; and `RunGone`, to who could read a run that was
+        deleted. `in_list`: nobody asked for this run, it only might stand in a list: to leave it out is no denial.
         """
         caller, standing = await self.judge(credential, run, verb=verb, in_list=in_list)
         return caller, standing.facts
@@ -142,12 +143,10 @@ class Services:
             standing = await self.store.standing(run, access.fields_for(credential))
         except NoRun:
             raise access.not_found() from None
-        caller = access.caller_of(credential, run, standing.facts.owner, standing.fields, verb=verb)
-        if caller is None:
-            if not in_list:
-                _security.warning("denied: %r has no access to %s", credential.subject, run)
-            raise access.not_found()
-        return caller, standing
+        except RunGone as gone:
+            _admit(credential, run, gone.owner, gone.fields, verb, in_list=in_list)
+            raise
+        return _admit(credential, run, standing.facts.owner, standing.fields, verb, in_list=in_list), standing
 
     async def project(self, loaded: Loaded, caller: Caller) -> dict[str, Any]:
         """The Run as `caller` reads it."""
@@ -183,3 +182,15 @@ def heartbeat_of(facts: RunFacts, now_ms: int) -> Heartbeat | None:
     if not facts.holder or facts.sealed or facts.lease_until_ms <= now_ms:
         return None
     return Heartbeat(facts.holder, times.to_wire(facts.heartbeat_ms), facts.step or None)
+
+
+def _admit(
+    credential: Credential, run: str, starter: str, fields: Mapping[str, str], verb: Verb | None, *, in_list: bool
+) -> Caller:
+    """The caller that the credential is on the run. Raises `not_found`."""
+    caller = access.caller_of(credential, run, starter, fields, verb=verb)
+    if caller is None:
+        if not in_list:
+            _security.warning("denied: %r has no access to %s", credential.subject, run)
+        raise access.not_found()
+    return caller

@@ -27,6 +27,7 @@ from towline.protocol.ids import random_id
 from towline.protocol.limits import UPLOAD_BYTES, UPLOAD_MS
 from towline.protocol.store.api import StoreError
 from towline.protocol.store.payloads import BadPayload, PayloadTooLarge
+from towline.protocol.store.purging import finish_purges
 from towline.protocol.store.uploads import Upload
 
 _log: Final = logging.getLogger("towline.gateway")
@@ -129,13 +130,15 @@ def _too_large() -> Exception:
 
 
 async def sweep_forever(services: Services) -> None:
-    """Removes, again and again, the bytes of uploads that have ended."""
+    """Removes, again and again, the bytes of uploads that have ended, and what is left of deleted runs."""
     while True:
         try:
+            if count := await finish_purges(services.store, services.payloads):
+                _log.info("%d deleted runs had bytes left", count)
             if count := await services.payloads.sweep(UPLOAD_MS / 1000):
                 _log.info("%d uploads ended without a run", count)
         except (StoreError, OSError) as error:
-            _log.warning("uploads are not swept now: %s", type(error).__name__)
+            _log.warning("payloads are not swept now: %s", type(error).__name__)
         await asyncio.sleep(SWEEP_S)
 
 

@@ -115,7 +115,7 @@ class Watching:
         except ProblemError:
             self._end("revoked")
         except RunGone:
-            self._end("purged")
+            self._end_purged()
         else:
             self._become(caller, standing.version)
 
@@ -132,6 +132,10 @@ class Watching:
         self._is_idle = False
         self._next_seq = 0
         self._wake.set()
+
+    def _end_purged(self) -> None:
+        self._services.logs.forget(self.run)
+        self._end("purged")
 
     def receive_batch(self, batch: Batch) -> None:
         """See `hub.Follower`. For a reader who keeps up this is all that happens, so it is short."""
@@ -269,10 +273,14 @@ class Watching:
                     return
                 case _:
                     await self._say(action)
-        except (NoRun, RunGone):
+        except NoRun:
             if not self._was_told:
                 raise
             await self._peer.lose_place()
+        except RunGone:
+            if not self._was_told:
+                raise
+            self._end_purged()
 
     async def _read(self, action: s.Read) -> None:
         """A page of the log. Stored events wait for those of who is pressed less, and are given up before others."""

@@ -47,7 +47,7 @@ ROWS: Final[Mapping[str, tuple[Policy, Any]]] = {
     "POST /v1/runs": (STARTS, {"workflow": "toy", "input": {}}),
     "GET /v1/runs": (SIGNED_IN, None),
     "GET /v1/runs/{run}": (READS, None),
-    "DELETE /v1/runs/{run}": (SIGNED_IN, None),
+    "DELETE /v1/runs/{run}": ({**OWNS, "owner": 403}, None),
     "POST /v1/runs/{run}/cancel": (OWNS, {"grace_ms": 600_000}),
     "GET /v1/runs/{run}/events": (READS, None),
     "POST /v1/runs/{run}/commands": (STEERS, {"type": "signal", "data": {"name": "nudge", "payload": {"by": 1}}}),

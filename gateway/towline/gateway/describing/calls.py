@@ -102,6 +102,9 @@ CALLS: Final[Mapping[tuple[str, str], Operation]] = {
         takes=(*_query(after=CURSOR, wait_ms=_WAIT), _KNOWN),
         answers={200: answers.Run, 304: None},
     ),
+    ("DELETE", "/v1/runs/{run}"): Operation(
+        summary="Delete a run that has ended, for good; for operators", answers={204: None}
+    ),
     ("POST", "/v1/runs/{run}/cancel"): Operation(
         summary="Cancel a run; answers the Run in every state",
         takes=(_KEY,),

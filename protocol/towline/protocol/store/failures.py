@@ -3,6 +3,8 @@
 Promises that a call which raised anything but `StoreUnavailable` wrote nothing.
 """
 
+from collections.abc import Mapping
+
 
 class StoreError(Exception):
     """Root of what a store raises.
@@ -34,7 +36,12 @@ class NoRun(StoreError):
 
 
 class RunGone(StoreError):
-    pass
+    """`owner` started the run; `fields` are those that decide who could read it, where they were asked for."""
+
+    def __init__(self, run: str, owner: str = "", fields: Mapping[str, str] | None = None) -> None:
+        super().__init__(run)
+        self.owner = owner
+        self.fields: Mapping[str, str] = {} if fields is None else fields
 
 
 class RunClosed(StoreError):

@@ -22,6 +22,8 @@ from towline.protocol.store.spilling import pointer_to
 from towline.protocol.store.uploads import Upload, Uploads
 
 _PREFIX: Final = "upl_"
+UPLOAD_PREFIX: Final = "u|"
+"""How the side fields of a run begin that say what it was given."""
 
 
 class GivenUpload(Struct, frozen=True):
@@ -43,7 +45,7 @@ class Given(Struct, frozen=True):
 
 def upload_field(ref: str) -> str:
     """The side field of a run that says what an upload was."""
-    return f"u|{ref}"
+    return f"{UPLOAD_PREFIX}{ref}"
 
 
 def given_upload(text: str) -> GivenUpload:

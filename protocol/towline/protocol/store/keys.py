@@ -119,6 +119,10 @@ def ticket_key(digest: str) -> str:
     return f"{_PARTITION_KEYS[int(digest[:8], 16) % len(_PARTITION_KEYS)].tag}:ticket:{digest}"
 
 
+EVERYONE: Final = "a|"
+"""Prefix of the index members of all runs."""
+
+
 def listed_for(subject: str) -> str:
     """Prefix of the index members of runs that `subject` owns or was granted."""
     return f"r|{index_part(subject)}|"

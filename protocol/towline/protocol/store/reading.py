@@ -43,7 +43,7 @@ def _number(value: bytes | None, default: int = 0) -> int:
 def _facts(run: str, values: Sequence[bytes | None]) -> RunFacts:
     v = dict(zip(_FACTS, values, strict=True))
     if v["gone"]:
-        raise RunGone(run)
+        raise RunGone(run, _text(v["owner"]))
     if not v["last_seq"]:
         raise NoRun(run)
     return RunFacts(
@@ -90,12 +90,12 @@ class Reader:
                 if fields:
                     pipe.hmget(keys.side, list(fields))
                 values, *found = await pipe.execute()
-        side = zip(fields, found[0] if found else (), strict=True)
-        return Standing(
-            _facts(run, values[:-1]),
-            {name: value.decode() for name, value in side if value is not None},
-            _text(values[-1]),
-        )
+        rows = zip(fields, found[0] if found else (), strict=True)
+        side = {name: value.decode() for name, value in rows if value is not None}
+        try:
+            return Standing(_facts(run, values[:-1]), side, _text(values[-1]))
+        except RunGone as gone:
+            raise RunGone(run, gone.owner, side) from None
 
     async def access_versions(self, runs: Sequence[str]) -> dict[str, str]:
         """The version of each run's access, in one round trip; '' where it never changed."""

@@ -25,8 +25,9 @@ from towline.protocol.store.connection import open_multiplexed, translated
 from towline.protocol.store.dispatch import Dispatch
 from towline.protocol.store.holders import Holders
 from towline.protocol.store.inboxes import Inboxes
-from towline.protocol.store.keys import PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
+from towline.protocol.store.keys import EVERYONE, PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
 from towline.protocol.store.notices import Notices
+from towline.protocol.store.purges import Purges
 from towline.protocol.store.scripts import Probe
 from towline.protocol.store.sweeps import Sweeps
 from towline.protocol.store.texts import Texts
@@ -34,7 +35,7 @@ from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Holders, Inboxes, Sweeps, Texts, Uploads):
+class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, Sweeps, Texts, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, probe: Probe | None) -> None:
@@ -125,7 +126,7 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Sweeps, Texts, Uploads):
                 "channel": keys.channel,
                 "claim_ms": LEASE_MS,
                 "entries": pack_entries([new.created]),
-                "index": ["a|", listed_for(new.owner), *new.listed],
+                "index": [EVERYONE, listed_for(new.owner), *new.listed],
                 "side": [list(pair) for pair in new.side.items()],
                 "start_ms": new.start_ms,
                 "retain_ms": -1 if new.retain_ms is None else new.retain_ms,
@@ -140,6 +141,8 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Sweeps, Texts, Uploads):
                 existing = api.Existing(reply[1].decode(), reply[2].decode())
                 return api.Created(Cursor(int(reply[3]), int(reply[4])), existing)
             case _:
+            case b"GONE":
+                raise api.RunGone(new.run, reply[1].decode())
                 raise refusal(reply, new.run)
 
     async def accept(self, acceptance: api.Acceptance) -> api.Accepted | api.Repeated | api.Flooded:

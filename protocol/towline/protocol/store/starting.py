@@ -225,8 +225,11 @@ async def _create(
     )
     try:
         return await store.create_run(new)
-    except api.RunGone:
-        raise problem("gone", "The run with this id was deleted; choose another id.", field="id") from None
+    except api.RunGone as gone:
+        # Of another's run nobody learns more than that the id is taken.
+        code = "gone" if gone.owner == new.owner else "conflict"
+        what = "The run with this id was deleted" if gone.owner == new.owner else "A run with this id exists already"
+        raise problem(code, f"{what}; choose another id.", field="id") from None
     except TooLarge as error:
         raise problem("too_large", f"scope, labels and grants are too large: {error}", field="scope") from None
 

@@ -47,6 +47,11 @@ class Uploads(ScriptCaller):
             found = await cast("Any", self._client.get(_key(ref)))
         return None if found is None else _decoder.decode(found)
 
+    async def forget_upload(self, ref: str) -> None:
+        """Forgets the upload before its end, if it is still known."""
+        with translated():
+            await cast("Any", self._client.unlink(_key(ref)))
+
     async def give_upload(self, ref: str, upload: Upload, run: str) -> None:
         """Says that `run` has taken it; only a repeat of the same start may name it from now on."""
         given = msgspec.structs.replace(upload, run=run)

@@ -9,7 +9,7 @@
 --        its end before it may be archived, -1 for what its closer says)
 -- returns {OK, last_seq, last_tag, now_ms}
 -- refuses {EXISTS, owner, fingerprint, last_seq, last_tag, now_ms}  the id is taken; nothing written
---         {GONE}  the run was deleted
+--         {GONE, owner}  the run was deleted
 -- A repeat with the stored nonce gets the first answer. O(entries).
 local q = cmsgpack.unpack(ARGV[1])
 local log, private, run, side, commands, leases, timers, index, meta =
@@ -17,7 +17,7 @@ local log, private, run, side, commands, leases, timers, index, meta =
 local now = store_now(meta)
 local known = redis.call('HMGET', run, 'create_nonce', 'owner', 'fingerprint', 'last_seq', 'last_tag', 'gone')
 if known[6] then
-  return {'GONE'}
+  return {'GONE', known[2]}
 end
 if known[1] then
   if known[1] == q.nonce then

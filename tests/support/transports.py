@@ -5,7 +5,8 @@ must hold whatever a client speaks. Each reader keeps nothing but the cursor it 
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import httpx
@@ -38,8 +39,20 @@ async def read(
     gateway: RunningGateway, transport: str, run: str, after: Any, *, limit: int | None = None, credential: str = ""
 ) -> Answer:
     """What a reader with the cursor `after` gets over `transport`, up to the present head."""
+    answer = Answer()
+    async with aclosing(follow(gateway, transport, run, after, limit=limit, credential=credential)) as frames:
+        async for frame in frames:
+            if _take(answer, frame):
+                break
+    return answer
+
+
+def follow(
+    gateway: RunningGateway, transport: str, run: str, after: Any, *, limit: int | None = None, credential: str = ""
+) -> AsyncGenerator[dict[str, Any]]:
+    """The frames of a reader who stays; to leave off (`aclosing`) cuts it. Pages are told as frames would be."""
     how = {"socket": _socket, "sse": _sse, "pages": _pages}[transport]
-    return await how(gateway, run, after, limit, credential)
+    return how(gateway, run, after, limit, credential)
 
 
 def _take(answer: Answer, frame: dict[str, Any]) -> bool:
@@ -54,7 +67,7 @@ def _take(answer: Answer, frame: dict[str, Any]) -> bool:
             answer.cursor = frame["cursor"]
         case "live":
             answer.cursor = frame["cursor"]
-            return not (answer.projection or {}).get("outcome")
+            return not ((answer.projection or {}).get("outcome") or frame.get("closed"))
         case "end":
             answer.ended = True
             return True
@@ -66,28 +79,33 @@ def _take(answer: Answer, frame: dict[str, Any]) -> bool:
     return False
 
 
-async def _socket(gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str) -> Answer:
-    answer = Answer()
+async def _socket(
+    gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str
+) -> AsyncGenerator[dict[str, Any]]:
     async with gateway.socket(credential or None) as wire:
         more = {} if limit is None else {"limit": limit}
         await wire.send(op="subscribe", id="s", run=run, after=after, **more)
-        while not _take(answer, await wire.next()):
-            pass
-    return answer
+        try:
+            while True:
+                yield await wire.next()
+        finally:
+            wire.connection.transport.abort()
 
 
-async def _sse(gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str) -> Answer:
-    answer = Answer()
+async def _sse(
+    gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str
+) -> AsyncGenerator[dict[str, Any]]:
     query = {"after": str(after), **({} if limit is None else {"limit": str(limit)})}
     headers = {"Accept": "text/event-stream", **_bearer(credential)}
     async with gateway.http.stream("GET", f"/v1/runs/{run}/events", params=query, headers=headers) as response:
         if response.status_code != 200:
-            answer.problem = json.loads(await response.aread())
-            return answer
+            yield {"op": "problem", "problem": json.loads(await response.aread())}
+            return
         async for block in sse_blocks(response):
-            if "data" in block and _take(answer, json.loads(block["data"])):
-                break
-    return answer
+            if "data" in block:
+                frame = json.loads(block["data"])
+                assert block.get("id") == frame.get("cursor"), block
+                yield frame
 
 
 async def sse_blocks(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
@@ -109,23 +127,29 @@ async def sse_blocks(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
                 block[name] = f"{block[name]}\n{value}" if name in block else value
 
 
-async def _pages(gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str) -> Answer:
-    answer = Answer()
-    cursor = after
+async def _pages(
+    gateway: RunningGateway, run: str, after: Any, limit: int | None, credential: str
+) -> AsyncGenerator[dict[str, Any]]:
+    cursor, wait_ms, was_told = after, 0, False
     while True:
-        query = {"after": str(cursor), **({} if limit is None else {"limit": str(limit)})}
+        query = {"after": str(cursor), "wait_ms": str(wait_ms), **({} if limit is None else {"limit": str(limit)})}
         response = await gateway.http.get(f"/v1/runs/{run}/events", params=query, headers=_bearer(credential))
         page = response.json()
         if response.status_code != 200:
-            answer.problem = page
-            return answer
-        if answer.recovery is None:
-            answer.recovery, answer.code, answer.lost = page["recovery"], page.get("recovery_code"), page.get("lost")
-        answer.events += page["events"]
-        answer.cursor = cursor = page["cursor"]
-        answer.ended = page["closed"]
-        if not page["events"] or page["events"][-1]["seq"] >= page["head"]:
-            return answer
+            yield {"op": "problem", "problem": page}
+            return
+        if not was_told:
+            yield {**page, "op": "subscribed", "projection": None, "events": []}
+        else:
+            assert page["recovery"] == "resumed", page
+        was_told, cursor = True, page["cursor"]
+        yield {"op": "events", "events": page["events"], "cursor": cursor}
+        if not wait_ms and (not page["events"] or page["events"][-1]["seq"] >= page["head"]):
+            wait_ms = 10_000
+            yield {"op": "live", "cursor": cursor, "closed": page["closed"]}
+        if page["closed"]:
+            yield {"op": "end", "cursor": cursor}
+            return
 
 
 def _bearer(credential: str) -> dict[str, str]:

@@ -3,14 +3,13 @@
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Page
 
 from tests.support.dev import Dev
-from towline.protocol import tokens
+from tests.support.http_hand import agent_http
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -31,10 +30,7 @@ def png() -> bytes:
 @pytest.fixture(scope="module")
 def worker(dev: Dev) -> Iterator[httpx.Client]:
     """An agent that hands in what the browser is to show."""
-    secret = (Path(dev.data) / "secret").read_text().strip().encode()
-    token = tokens.mint(secret, subject="agent", roles=("user", "worker"), ttl_s=600)
-    headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=dev.url, headers=headers, trust_env=False) as client:
+    with agent_http(dev) as client:
         yield client
 
 

@@ -4,10 +4,7 @@ The readers are what an application would write: they hold a cursor and nothing 
 when the browser says that it is back.
 """
 
-import itertools
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -15,9 +12,9 @@ from playwright.sync_api import Browser, Page
 
 from tests.support.cable import Cable, cable
 from tests.support.dev import Dev
+from tests.support.http_hand import HttpHand, agent_http
 from tests.support.sleeping_tab import SleepingTab, sleeping_tab
 from tests.support.waiting import wait_until_sync
-from towline.protocol import tokens
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -85,42 +82,9 @@ SEEN = "() => { window.seen = { seqs: [], places: [], ended: false, closed: fals
 READERS = {"fetch": FETCH, "socket": SOCKET}
 
 
-class Writer:
-    """Somebody's agent: holds one run over HTTP and writes to it."""
-
-    def __init__(self, http: httpx.Client) -> None:
-        made = http.post("/v1/runs", json={"workflow": "walk", "queue": None, "input": {}})
-        assert made.status_code == 201, made.text
-        self._http = http
-        self._run = made.json()["run"]
-        self._lease = made.json()["lease"]["token"]
-        self._commits = itertools.count(1)
-        self.run = str(self._run["id"])
-        self.head = int(self._run["last_seq"])
-
-    def note(self, count: int = 1) -> int:
-        """Appends so many events; the log's head."""
-        notes = [{"type": "progress.noted", "data": {"text": f"step {n}"}} for n in range(count)]
-        return self._write(notes)
-
-    def end(self) -> int:
-        """Ends the run; the log's head."""
-        return self._write([{"type": "run.completed", "data": {"summary": "", "claims": [], "verified": None}}])
-
-    def _write(self, events: list[dict[str, Any]]) -> int:
-        body = {"events": events, "commit": next(self._commits), "seen": self._run["cursor"]}
-        answer = self._http.post(f"/v1/runs/{self.run}/events", json=body, headers={"Towline-Lease": self._lease})
-        assert answer.is_success, answer.text
-        self.head = int(answer.json()["last_seq"])
-        return self.head
-
-
 @pytest.fixture(scope="module")
 def http(dev: Dev) -> Iterator[httpx.Client]:
-    secret = (Path(dev.data) / "secret").read_text().strip().encode()
-    token = tokens.mint(secret, subject="agent", roles=("user", "worker"), ttl_s=600)
-    headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=dev.url, headers=headers, trust_env=False) as client:
+    with agent_http(dev) as client:
         yield client
 
 
@@ -170,7 +134,7 @@ def places(page: Page | SleepingTab) -> list[str]:
 
 
 def test_an_event_source_is_dropped_20_times(tab: Page, line: Cable, http: httpx.Client) -> None:
-    writer = Writer(http)
+    writer = HttpHand(http)
     watch(tab, EVENT_SOURCE, line, http, writer.run)
     wait_for(tab, writer.head)
     for _ in range(DROPS):
@@ -189,7 +153,7 @@ def test_an_event_source_is_dropped_20_times(tab: Page, line: Cable, http: httpx
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_goes_offline_and_comes_back(tab: Page, line: Cable, http: httpx.Client, reader: str) -> None:
-    writer = Writer(http)
+    writer = HttpHand(http)
     watch(tab, READERS[reader], line, http, writer.run)
     wait_for(tab, writer.head)
     for _ in range(3):
@@ -212,7 +176,7 @@ def test_a_reader_goes_offline_and_comes_back(tab: Page, line: Cable, http: http
 def test_a_reader_sleeps_and_wakes(
     sleeper: SleepingTab, line: Cable, http: httpx.Client, reader: str, network: str
 ) -> None:
-    writer = Writer(http)
+    writer = HttpHand(http)
     watch(sleeper, READERS[reader], line, http, writer.run)
     wait_for(sleeper, writer.head)
     for _ in range(2):

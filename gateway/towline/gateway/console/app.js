@@ -1,15 +1,15 @@
 // The console. Promises: every event of the run on screen, once and in order, over lost sockets and reloads; what agents
-// and tools wrote is only ever text; a decision carries the digest of what is shown.
+// and tools wrote is only ever text, of which nothing hides; a decision carries the digest of what is shown.
 const $ = (id) => document.getElementById(id), saved = sessionStorage, enc = encodeURIComponent, LINES = 500, HERE = import.meta.url;
 const put = (node, ...children) => { node.append(...children); return node; };
-const el = (tag, text = '', props = {}, ...children) => put(Object.assign(document.createElement(tag), { textContent: text, ...props }), ...children);
+const HIDDEN = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\u{e0000}-\u{e007f}]/gu;
+const visible = (text) => String(text).replace(HIDDEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`); // no picture, or turning others: seen
+const el = (tag, text = '', props = {}, ...children) => put(Object.assign(document.createElement(tag), { textContent: visible(text), ...props }), ...children);
 const fill = (id, items) => { $(id).replaceChildren(...items); $(id).parentElement.hidden = !items.length; };
-const randomId = () => crypto.getRandomValues(new Uint32Array(4)).join('.');
-const clock = (at) => (at ? new Date(at).toLocaleTimeString() : '');
-const notice = (text) => { $('notice').textContent = text ?? ''; $('notice').hidden = !text; };
-const attempt = (work) => work().catch((error) => notice(error.message));
-const act = (work) => { notice(); attempt(work); }; // what a person asked for: takes the last complaint away
-let me, view, socket, tries = 0, retryMs = 0, heardAt = 0, asked = 0, refreshing, starting = {}, decided = {};
+const randomId = () => crypto.getRandomValues(new Uint32Array(4)).join('.'), clock = (at) => (at ? new Date(at).toLocaleTimeString() : '');
+const notice = (text) => { $('notice').textContent = visible(text ?? ''); $('notice').hidden = !text; };
+const attempt = (work) => work().catch((error) => notice(error.message)), act = (work) => { notice(); attempt(work); }; // a new act: no old complaint
+let me, view, socket, due, tries = 0, retryMs = 0, heardAt = 0, asked = 0, refreshing, starting = {}, decided = {};
 
 async function api(path, { body, key, raw, file } = {}) {
   const headers = { Authorization: `Bearer ${saved.getItem('token')}`, ...(key && { 'Idempotency-Key': key }) };
@@ -18,8 +18,7 @@ async function api(path, { body, key, raw, file } = {}) {
   const answer = await fetch(new URL(`v1${path}`, HERE), post ?? { headers }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
   if (answer.ok) return raw ? answer.blob() : answer.json();
   const problem = await answer.json().catch(() => ({ detail: `The server answered ${answer.status}.` }));
-  if (answer.status === 401) signOut(problem.detail);
-  throw new Error(problem.detail);
+  if (answer.status === 401) signOut(problem.detail); throw new Error(problem.detail);
 }
 
 const wrong = (d) => `${d?.error?.type ?? 'error'}: ${d?.error?.message ?? 'reason not shown to you'}`;
@@ -44,22 +43,31 @@ const statusClass = (run) => (run.outcome?.verified === false ? 'failed' : run.s
 // The socket: hello, then the run on screen from the cursor that is held of it.
 const send = (frame) => socket?.readyState === 1 && socket.send(JSON.stringify(frame));
 const subscribe = () => view && send({ op: 'subscribe', id: `s${++asked}`, run: view.run, after: view.cursor });
+const LOST = 'Connection lost; the run goes on. Reconnecting…', link = (text) => { $('link').textContent = text; };
 function connect() {
-  socket = new WebSocket(new URL('v1/socket', HERE.replace(/^http/, 'ws')), 'towline.v1');
+  const mine = socket = new WebSocket(new URL('v1/socket', HERE.replace(/^http/, 'ws')), 'towline.v1');
+  clearTimeout(due); due = setTimeout(() => mine.readyState || mine.close(), 10000); // an attempt that nobody answers ends too
   socket.onopen = () => { heardAt = Date.now(); send({ op: 'hello', token: saved.getItem('token'), client: 'console' }); };
-  socket.onmessage = (message) => { heardAt = Date.now(); receive(JSON.parse(message.data)); };
+  socket.onmessage = ({ data }) => { if (mine === socket) { heardAt = Date.now(); receive(JSON.parse(data)); } };
   socket.onclose = ({ code, reason }) => {
+    if (mine !== socket) return; // it was given up already
     if (code === 4501 || code === 4005) return signOut(reason || 'Your sign-in has ended.');
-    $('link').textContent = 'Connection lost; the run goes on. Reconnecting…';
+    link(LOST);
     if (code >= 4500 || [1002, 1003, 1007, 1008, 1009, 1010].includes(code)) return notice(`The server refused the connection (${code}). ${reason}`);
-    setTimeout(connect, Math.max(retryMs, Math.random() * Math.min(20000, 500 * 2 ** tries++)));
+    due = setTimeout(connect, Math.max(retryMs, Math.random() * Math.min(20000, 500 * 2 ** tries++)));
   };
+}
+function probe() { // after sleep, or back on the network: what was open may only look so, and who waits need not
+  const mine = socket, since = Date.now(), replace = () => { mine.close(4001); link(LOST); connect(); };
+  if (since - heardAt > 30000) link('Checking the connection…');
+  if (mine?.readyState > 1) replace();
+  else if (mine?.readyState === 1) { send({ op: 'ping' }); setTimeout(() => mine === socket && heardAt < since && replace(), 2000); }
 }
 function receive(frame) {
   const { op, code } = frame, isMine = frame.id === `s${asked}`; // not of an earlier subscription
-  if (op === 'welcome') { tries = retryMs = 0; $('link').textContent = 'Connected'; notice(); subscribe(); }
-  if (op === 'bye') retryMs = frame.retry_ms ?? 0;
-  if (op === 'problem' && isMine) notice(frame.problem.detail);
+  if (op === 'welcome' || op === 'pong') link('Connected');
+  if (op === 'welcome') { tries = retryMs = 0; notice(); subscribe(); }
+  if (op === 'bye') retryMs = frame.retry_ms ?? 0; else if (op === 'problem' && isMine) notice(frame.problem.detail);
   if (op === 'heartbeat' && view?.placed === asked && frame.heads?.[view.run] > view.seq) subscribe();
   if (!view || frame.run !== view.run) return;
   if (op === 'subscribed' && isMine) {
@@ -79,8 +87,7 @@ function receive(frame) {
     addLine(line);
   }
   if (op === 'events' || op === 'end') {
-    view.cursor = frame.cursor;
-    saved.setItem('view', JSON.stringify(view)); // cursor and lines together: after a reload the next event is the next one
+    view.cursor = frame.cursor; saved.setItem('view', JSON.stringify(view)); // cursor and lines together, for reloads
     refreshing ??= setTimeout(refresh, 150);
   }
   if (code === 'shed') setTimeout(subscribe, frame.retry_ms ?? 1000);
@@ -91,8 +98,7 @@ function receive(frame) {
 function addLine({ seq, ts, text, bad }) {
   const log = $('log'), follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   log.append(el('li', '', { className: bad ? 'bad' : '' }, el('span', seq), el('time', clock(ts)), el('span', text)));
-  if (log.children.length > LINES) log.firstChild.remove();
-  if (follows) log.scrollTop = log.scrollHeight;
+  if (log.children.length > LINES) log.firstChild.remove(); if (follows) log.scrollTop = log.scrollHeight;
 }
 const refresh = () => { refreshing = undefined; listRuns(); attempt(async () => view && draw(await api(`/runs/${enc(view.run)}`))); };
 async function listRuns() {
@@ -106,9 +112,8 @@ function draw(run) {
   const words = statusWords(run), mark = { done: '✓', active: '▸', failed: '✗', skipped: '–' }, title = run.headline ?? run.workflow;
   const facts = `${run.id}: ${run.last_seq} events${run.worker ? `, held by ${run.worker.id}` : ''}`;
   for (const [id, text] of Object.entries({ headline: title, status: words, summary: run.summary ?? '', facts }))
-    if ($(id).textContent !== text) $(id).textContent = text; // what is the same is not said again by screen readers
-  document.title = `${words} · ${title}`;
-  $('status').className = statusClass(run);
+    if ($(id).textContent !== visible(text)) $(id).textContent = visible(text); // what is the same is not said again by screen readers
+  document.title = visible(`${words} · ${title}`); $('status').className = statusClass(run);
   $('cancel').hidden = !run.actions.some((action) => action.type === 'cancel');
   fill('plan', (run.plan ?? []).map((p) => el('li', `${mark[p.status] ?? '·'} ${p.title}`, { className: p.status, title: p.status })));
   fill('claims', (run.outcome?.claims ?? []).map(({ text, evidence }) => el('li', text, {}, el('small',
@@ -157,15 +162,18 @@ function pick(event) {
     for (const id of ['headline', 'status', 'summary', 'facts', 'asks', 'log', 'plan', 'claims', 'artifacts']) $(id).replaceChildren();
     subscribe();
   }
-  [$('run').hidden, $('empty').hidden] = [!view, Boolean(view)];
-  if (me) listRuns();
+  [$('run').hidden, $('empty').hidden] = [!view, Boolean(view)]; if (me) listRuns();
 }
 const signOut = (why = '') => { saved.clear(); saved.setItem('why', why); location.reload(); };
 async function signIn() {
-  me = await api('/whoami');
-  $('desk').hidden = $('sign-out').hidden = false;
-  pick(); connect();
-  setInterval(() => { if (Date.now() - heardAt > 60000) socket.close(4001); if (!document.hidden) listRuns(); }, 5000);
+  me = await api('/whoami'); $('desk').hidden = $('sign-out').hidden = false; pick(); connect();
+  let tick = Date.now();
+  setInterval(() => {
+    const was = tick, quiet = (tick = Date.now()) - heardAt;
+    if (quiet > 55000 || tick - was > 15000) probe(); // two heartbeats are missing, or the clock jumped: it slept
+    if (!document.hidden) listRuns();
+  }, 5000);
+  for (const back of ['online', 'pageshow', 'resume', 'visibilitychange']) addEventListener(back, probe, true);
 }
 $('sign-in').onsubmit = (event) => { event.preventDefault(); saved.setItem('token', $('token').value.trim()); location.reload(); };
 $('start').onsubmit = (event) => {
@@ -183,6 +191,5 @@ $('start').onsubmit = (event) => {
 };
 $('cancel').onclick = () => confirm('Cancel this run? It gets half a minute to clean up.')
   && act(async () => draw(await api(`/runs/${enc(view.run)}/cancel`, { body: {} })));
-$('sign-out').onclick = () => signOut(); addEventListener('hashchange', pick);
-pick();
+$('sign-out').onclick = () => signOut(); addEventListener('hashchange', pick); pick();
 if (saved.getItem('token')) attempt(signIn); else { $('sign-in').hidden = false; notice(saved.getItem('why')); }

@@ -140,9 +140,9 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, Sweeps, Texts, Upl
             case b"EXISTS":
                 existing = api.Existing(reply[1].decode(), reply[2].decode())
                 return api.Created(Cursor(int(reply[3]), int(reply[4])), existing)
-            case _:
             case b"GONE":
                 raise api.RunGone(new.run, reply[1].decode())
+            case _:
                 raise refusal(reply, new.run)
 
     async def accept(self, acceptance: api.Acceptance) -> api.Accepted | api.Repeated | api.Flooded:

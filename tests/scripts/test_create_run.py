@@ -66,6 +66,32 @@ async def test_a_deleted_run_stays_deleted(lab: Lab) -> None:
             await lab.store.facts("r1")
 
 
+async def test_a_first_command_is_accepted_in_the_same_step(lab: Lab) -> None:
+    created = await lab.create(command=lab.command())
+    assert await lab.types() == ["run.created", "command.received"]
+    assert created.cursor == await lab.head()
+    facts = await lab.store.facts("r1")
+    assert (facts.input_seq, await lab.field("unapplied")) == (2, "1")
+    assert [hint.run for hint in await lab.store.read_hints("default", count=5, block_ms=100)] == ["r1"]
+    async with lab.unwritten():
+        assert (await lab.again("create_run", relief=False))[:2] == [b"OK", b"2"]
+        assert await lab.accept() == api.Repeated(2, "f", "signal", "")
+        assert (await lab.create(command=lab.command(command_id="c2"))).existing is not None
+    assert (await lab.store.command_outcome("r1", "alice", "c2")) is None
+
+
+async def test_a_run_that_begins_paused_is_nobodys(lab: Lab) -> None:
+    await lab.create(command=lab.command(paused="1", counts=False))
+    assert await lab.store.read_hints("default", count=5, block_ms=1) == []
+    assert await lab.try_claim() == api.NotClaimed("parked")
+
+
+async def test_a_run_that_begins_with_a_cancel_has_its_deadline(lab: Lab) -> None:
+    deadline_ms = lab.store.now_ms() + 1000
+    await lab.create(command=lab.command(counts=False, deadline_ms=deadline_ms))
+    assert await lab.raw.zscore(RunKeys.of("r1").partition.timers, "cancel||r1") == deadline_ms
+
+
 async def test_a_second_connection_keeps_what_is_there(lab: Lab) -> None:
     await lab.create()
     async with lab.unwritten():

@@ -132,12 +132,16 @@ class Lab:
         )  # fmt: skip
         return replace(base, **members)
 
-    async def accept(self, run: str = "r1", command_id: str = "c1", **members: Any) -> Any:
+    def command(self, run: str = "r1", command_id: str = "c1", **members: Any) -> api.Acceptance:
+        """A signal of alice, ready to be accepted."""
         base = api.Acceptance(
             run=run, nonce=secrets.token_hex(8), subject="alice", command_id=command_id, fingerprint="f", type="signal",
             queue=QUEUE, entries=[signal_entry(command_id)], input_index=0, counts=True, relief=False,
         )  # fmt: skip
-        return await self.store.accept(replace(base, **members))
+        return replace(base, **members)
+
+    async def accept(self, run: str = "r1", command_id: str = "c1", **members: Any) -> Any:
+        return await self.store.accept(self.command(run, command_id, **members))
 
     async def log(self, run: str = "r1") -> list[Any]:
         """All entries of a run, with private parts."""

@@ -72,7 +72,7 @@ class Stage:
             self.store,
             self.payloads,
             StartRun(workflow=workflow, input=value, queue=queue),
-            subject="ana",
+            caller=OWNER,
             announced=await self.store.announced(),
         )
         return started.run

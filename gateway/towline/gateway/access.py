@@ -54,8 +54,6 @@ def caller_of(
         if grants.share_field(credential.share) not in fields:
             return None
         return Caller(credential.subject, "share", (), decides=False)
-    # A credential that may work never decides: an agent that holds it would approve itself.
-    decides = "worker" not in credential.roles and credential.runs is None
     held = grants.role_of(starter, credential.subject, credential.groups, fields)
     role: Role | None = held
     if "operator" in credential.roles:
@@ -64,7 +62,21 @@ def caller_of(
         role = "viewer"
     if role is None:
         return None
-    return Caller(credential.subject, role, credential.groups, decides, role == "operator" and held == "owner")
+    return Caller(
+        credential.subject, role, credential.groups, _decides(credential), role == "operator" and held == "owner"
+    )
+
+
+def starter(credential: Credential) -> Caller:
+    """The caller that `credential` is on a run that it starts."""
+    is_operator = "operator" in credential.roles
+    role: Role = "operator" if is_operator else "owner"
+    return Caller(credential.subject, role, credential.groups, _decides(credential), is_operator)
+
+
+def _decides(credential: Credential) -> bool:
+    """A credential that may work never decides: an agent that holds it would approve itself."""
+    return "worker" not in credential.roles and credential.runs is None
 
 
 def require(credential: Credential, verb: Verb) -> None:

@@ -53,13 +53,16 @@ async def create(call: Call) -> Response:
     body = await call.body(StartRun)
     services = call.services
     services.admission.create(call.who)
+    if body.command is not None:
+        access.require(call.credential, "command")
+        services.admission.command(call.who, body.command.type)
     _check_source(body.input, services.settings.allow_paths)
     traceparent = call.request.headers.get("traceparent", "")
     started = await start_run(
         services.store,
         services.payloads,
         body,
-        subject=call.credential.subject,
+        caller=access.starter(call.credential),
         announced=await services.announced(fresh=True),
         idempotency_key=key,
         traceparent=traceparent if _TRACEPARENT.match(traceparent) else None,

@@ -1,4 +1,4 @@
-"""Starting runs over HTTP in every way but the plain one: later."""
+"""Starting runs over HTTP in every way but the plain one: later, and with a command."""
 
 import asyncio
 from typing import Any
@@ -79,3 +79,30 @@ async def test_a_paused_run_rests_beyond_its_time(gateway: RunningGateway) -> No
     await gateway.http.post(f"/v1/runs/{run}/commands", json={"type": "resume"})
     assert (await gateway.http.get(f"/v1/runs/{run}")).json()["status"] == "queued"
     await asyncio.wait_for(gateway.hold(run), 10)
+
+
+async def test_a_run_starts_with_its_command_in_one_step(gateway: RunningGateway) -> None:
+    nudge = {"type": "signal", "data": {"name": "nudge", "payload": {"by": 3}}, "command_id": "n1"}
+    answer = await post(gateway, id="nightly", command=nudge)
+    assert (answer.status_code, answer.json()["last_seq"]) == (201, 2)
+    assert [event["type"] for event in await events(gateway, "nightly")] == ["run.created", "command.received"]
+    receipt = (await gateway.http.get("/v1/runs/nightly/commands/n1")).json()
+    assert (receipt["status"], receipt["seq"]) == ("accepted", 2)
+    again = await post(gateway, id="nightly", command=nudge)
+    assert (again.status_code, again.headers["towline-existing"], again.json()["last_seq"]) == (200, "true", 2)
+    other = await post(gateway, id="nightly", command={**nudge, "command_id": "n2"})
+    assert (other.status_code, other.json()["last_seq"]) == (200, 3)
+    mismatch = await post(gateway, id="nightly", command={**nudge, "data": {"name": "nudge", "payload": {"by": 4}}})
+    assert (mismatch.status_code, mismatch.json()["code"]) == (409, "idempotency_mismatch")
+
+
+async def test_a_command_needs_its_own_right(gateway: RunningGateway) -> None:
+    starter = gateway.as_("ana", verbs=["read", "start"])
+    answer = await post(gateway, starter, command={"type": "pause"})
+    assert (answer.status_code, answer.json()["needs"]) == (403, "command")
+    assert (await post(gateway, starter)).status_code == 201
+    paused = await post(gateway, command={"type": "pause", "data": {"reason": "first I look"}})
+    assert (paused.status_code, paused.json()["status"]) == (201, "paused")
+    assert paused.json()["status_detail"]["text"] == "first I look"
+    ended = await post(gateway, command={"type": "cancel"})
+    assert (ended.status_code, ended.json()["status"]) == (201, "cancelled")

@@ -14,11 +14,11 @@ from towline.protocol import times
 from towline.protocol.errors import Problem, ProblemError
 from towline.protocol.projection import Caller
 from towline.protocol.store.acceptance import cancel_run
-from towline.protocol.store.api import Announced
+from towline.protocol.store.api import Announced, NoRun
 from towline.protocol.store.keys import RunKeys
 from towline.protocol.store.payload_objects import Objects
 from towline.protocol.store.payloads import Payloads
-from towline.protocol.store.starting import Retention, Started, StartRun, choose_version, start_run
+from towline.protocol.store.starting import Retention, StartCommand, Started, StartRun, choose_version, start_run
 from towline.protocol.store.sweep import Sweeper
 
 PAYLOADS = Payloads(Objects.at("memory:///"))
@@ -27,7 +27,12 @@ REVIEW = StartRun(workflow="review", input={"path": "/src"})
 
 async def start(lab: Lab, request: StartRun = REVIEW, key: str | None = None, subject: str = "alice") -> Started:
     return await start_run(
-        lab.store, PAYLOADS, request, subject=subject, announced=await lab.store.announced(), idempotency_key=key
+        lab.store,
+        PAYLOADS,
+        request,
+        caller=Caller(subject, "owner"),
+        announced=await lab.store.announced(),
+        idempotency_key=key,
     )
 
 
@@ -132,6 +137,59 @@ async def test_a_cancel_before_its_time_closes_a_run_at_once(lab: Lab) -> None:
     assert await lab.types(run) == ["run.created", "cancel.requested", "run.cancelled"]
     part = RunKeys.of(run).partition
     assert await lab.raw.zrange(part.timers, 0, -1) == await lab.raw.zrange(part.leases, 0, -1) == [b"-"]
+
+
+def go(command_id: str | None = "c1", payload: Any = 1) -> StartCommand:
+    return StartCommand("signal", {"name": "go", "payload": payload}, command_id)
+
+
+async def test_a_command_comes_with_the_run_or_neither_does(lab: Lab) -> None:
+    run = (await start(lab, replace(REVIEW, command=go()), key="k1")).run
+    assert await lab.types(run) == ["run.created", "command.received"]
+    assert await start(lab, replace(REVIEW, command=go()), key="k1") == Started(run, replayed=True)
+    assert len(await lab.log(run)) == 2
+    assert (await refused(lab, replace(REVIEW, command=go(payload=2)), key="k1")).code == "idempotency_mismatch"
+    too_large = await refused(lab, replace(REVIEW, command=StartCommand("cancel", {"reason": "x" * 1001})))
+    assert (too_large.code, too_large.field) == ("bad_request", "command.data.reason")
+    for payload, code in (("no number", "bad_request"), (1, None)):
+        mine = replace(REVIEW, id=f"mine-{code}", command=go(None, payload))
+        if code is None:
+            assert await start(lab, mine, key="k2") == Started("mine-None")
+        else:
+            assert (await refused(lab, mine)).code == code
+            with pytest.raises(NoRun):
+                await lab.store.facts("mine-bad_request")
+    kept = await lab.store.command_outcome("mine-None", "alice", "k2")
+    assert kept is not None, "the key names the command"
+
+
+async def test_a_command_reaches_the_run_that_exists_by_the_rules_of_commands(lab: Lab) -> None:
+    mine = replace(REVIEW, id="mine", command=go("c1"))
+    await start(lab, mine)
+    for _ in range(2):
+        assert (await start(lab, mine)).existing
+    assert (await start(lab, replace(mine, command=go("c2")))).existing
+    assert (await start(lab, replace(mine, command=go(None)))).existing
+    assert (await lab.types("mine")).count("command.received") == 3
+    assert (await refused(lab, replace(mine, command=go("c1", 7)))).code == "idempotency_mismatch"
+    assert (await refused(lab, replace(mine, input={}, command=go("c3")))).code == "conflict"
+    assert (await refused(lab, replace(mine, command=go("c4")), subject="bob")).code == "conflict"
+    await start(lab, replace(mine, command=StartCommand("cancel")))
+    assert (await lab.types("mine"))[-1] == "run.cancelled"
+    closed = await refused(lab, replace(mine, command=go("c5")))
+    assert (closed.code, closed.field) == ("run_closed", "command")
+    assert (await start(lab, mine)).existing, "what was accepted is answered also of a run that has ended"
+
+
+async def test_fifty_at_once_with_one_id_and_one_command_are_one_of_each(lab: Lab) -> None:
+    answers = await asyncio.gather(*(start(lab, replace(REVIEW, id="mine", command=go())) for _ in range(50)))
+    assert sum(not a.existing for a in answers) == 1
+    assert await lab.types("mine") == ["run.created", "command.received"]
+
+
+async def test_a_run_that_begins_with_its_cancel_ends_at_once(lab: Lab) -> None:
+    run = (await start(lab, replace(REVIEW, command=StartCommand("cancel", {"reason": "tested"})))).run
+    assert await lab.types(run) == ["run.created", "cancel.requested", "run.cancelled"]
 
 
 async def test_the_input_is_private_and_the_first_event_says_the_rest(lab: Lab) -> None:

@@ -17,10 +17,12 @@ from towline.protocol import commands as c
 from towline.protocol import event_data as d
 from towline.protocol import requests, schemas, times
 from towline.protocol.codec import NewEntry, TooLarge
+from towline.protocol.cursor import START
 from towline.protocol.errors import Problem, ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.limits import CHANGED_ATTEMPTS, GRACE_DEFAULT_MS
 from towline.protocol.projection import Caller
+from towline.protocol.run_state import Run
 from towline.protocol.store import api, pausing
 from towline.protocol.store.closing import force_close
 from towline.protocol.store.openends import SYSTEM
@@ -61,11 +63,7 @@ async def send_command(
         loaded = await store.load(run)
         if loaded.run.is_terminal:
             return _to_closed(command)
-        if not c.may_send(command.type, caller.role):
-            needs = c.COMMANDS[command.type].role
-            raise problem("forbidden", f"Your role on this run does not include {command.type}.", needs=needs)
-        if command.type not in c.SERVED:
-            raise problem("unsupported", f"This run does not handle {command.type}.", field="type")
+        _judge(command, caller)
         if not_after_ms is not None and store.now_ms() > not_after_ms:
             raise problem("expired", "The command arrived after its not_after; nothing was done.")
         try:
@@ -92,6 +90,31 @@ async def send_command(
             case api.Accepted():
                 return await _accepted(store, loaded, command, prepared, answer)
     raise problem("overloaded", "The run changes too fast to accept this now; send it again.", retry_after_ms=200)
+
+
+async def prepare_first(
+    store: RedisStore, new: api.NewRun, command: c.Command, caller: Caller, signals: Mapping[str, JsonObject] | None
+) -> api.Acceptance:
+    """`command` for a run that the same step makes. Raises `ProblemError` for a refusal: then neither is made."""
+    _judge(command, caller)
+    run = Run(
+        id=new.run, workflow=new.workflow, version=new.version, queue=new.queue or None, owner=new.owner, headline="",
+        created_at="", updated_at="", last_seq=0,
+    )  # fmt: skip
+    facts = api.RunFacts(
+        run=new.run, owner=new.owner, workflow=new.workflow, version=new.version, queue=new.queue,
+        fingerprint=new.fingerprint, head=START, first_seq=1, input_seq=0, epoch=0, holder="", lease_until_ms=0,
+        heartbeat_ms=0, step="", crashes=0, sealed=False, blocked=False, stopping_ms=0,
+    )  # fmt: skip
+    return await _prepare(store, api.Loaded(run, START, facts), command, caller, signals)
+
+
+def _judge(command: c.Command, caller: Caller) -> None:
+    if not c.may_send(command.type, caller.role):
+        needs = c.COMMANDS[command.type].role
+        raise problem("forbidden", f"Your role on this run does not include {command.type}.", needs=needs)
+    if command.type not in c.SERVED:
+        raise problem("unsupported", f"This run does not handle {command.type}.", field="type")
 
 
 async def receipt_of(store: RedisStore, run: str, subject: str, command_id: str) -> c.Receipt:
@@ -323,15 +346,16 @@ async def _accepted(
     effect = msgspec.json.decode(prepared.outcome, type=Outcome).effect if prepared.outcome else None
     if command.type == "cancel" and (loaded.facts.epoch == 0 or loaded.facts.blocked):
         # It never started, or its code cannot run: nobody would clean up, so there is nothing to wait for.
-        await _close_at_once(store, loaded)
+        await close_unstarted(store, loaded.run.id)
     return c.receipt(command.command_id, command.type, status, seq=answer.seq, applies=applies, effect=effect)
 
 
-async def _close_at_once(store: RedisStore, loaded: api.Loaded) -> None:
+async def close_unstarted(store: RedisStore, run: str) -> None:
+    """Closes a run whose cancel is accepted, if nobody ever ran it or nobody can."""
     try:
-        facts = await store.facts(loaded.run.id)
+        facts = await store.facts(run)
         if facts.epoch == 0 or facts.blocked:
-            await force_close(store, loaded.run.id, holder="gateway")
+            await force_close(store, run, holder="gateway")
     except api.StoreError as error:
         # The cancel is accepted whatever becomes of this: its deadline closes the run.
-        _log.warning("%s could not be closed at once: %s", loaded.run.id, error)
+        _log.warning("%s could not be closed at once: %s", run, error)

@@ -48,6 +48,7 @@ class NewRun(Struct, frozen=True):
 
     `side`: fields of its side hash from the start. `listed`: further prefixes of the index under which it stands.
     `start_ms`: when it may start, 0 for now. `retain_ms`: how long it stays after its end before it may be archived.
+    `command` is accepted in the same step.
     """
 
     run: str
@@ -62,6 +63,7 @@ class NewRun(Struct, frozen=True):
     listed: Sequence[str] = ()
     start_ms: int = 0
     retain_ms: int | None = None
+    command: "Acceptance | None" = None
 
 
 class Created(Struct, frozen=True):

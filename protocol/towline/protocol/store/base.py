@@ -10,11 +10,13 @@ from typing import Any
 
 import redis.asyncio
 
+from towline.protocol.limits import LEASE_MS, UNAPPLIED_COMMANDS
 from towline.protocol.store import api
 from towline.protocol.store.connection import Clock, translated
-from towline.protocol.store.keys import PARTITIONS, PartitionKeys, index_part
+from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys, index_part
 from towline.protocol.store.reading import Reader
 from towline.protocol.store.scripts import Probe, Scripts
+from towline.protocol.store.wire import pack_entries
 
 
 class ScriptCaller(Reader):
@@ -73,6 +75,32 @@ def receipt_field(subject: str, command_id: str) -> str:
 def inbox_rows(waits: Mapping[str, Sequence[str]]) -> list[list[Any]]:
     """What begins to wait for people, as `lib/inbox.lua` reads it."""
     return [[request, [index_part(who) for who in whom]] for request, whom in waits.items()]
+
+
+def acceptance_request(a: api.Acceptance) -> dict[str, Any]:
+    """A command to accept, as `lib/accept.lua` reads it."""
+    return {
+        "run": a.run,
+        "channel": RunKeys.of(a.run).channel,
+        "claim_ms": LEASE_MS,
+        "nonce": a.nonce,
+        "receipt": receipt_field(a.subject, a.command_id),
+        "fingerprint": a.fingerprint,
+        "record": a.type,
+        "outcome": a.outcome,
+        "relies": [list(pair) for pair in a.relies.items()],
+        "entries": pack_entries(a.entries),
+        "side": [list(pair) for pair in a.side.items()],
+        "input_index": a.input_index,
+        "counts": a.counts,
+        "max_unapplied": UNAPPLIED_COMMANDS,
+        "deadline_ms": -1 if a.deadline_ms is None else a.deadline_ms,
+        "index_add": inbox_rows(a.inbox_add),
+        "index_remove": list(a.inbox_remove),
+        "paused": a.paused,
+        "was_paused": "*" if a.was_paused is None else a.was_paused,
+        "was_held": -1 if a.was_held is None else int(a.was_held),
+    }
 
 
 _REFUSALS: dict[bytes, Callable[[str], api.StoreError]] = {

@@ -16,10 +16,10 @@ import redis.asyncio
 
 from towline.protocol.cursor import Cursor
 from towline.protocol.ids import PARTITION_TAGS
-from towline.protocol.limits import LEASE_MS, POISON_CRASHES, UNAPPLIED_COMMANDS
+from towline.protocol.limits import LEASE_MS, POISON_CRASHES
 from towline.protocol.store import api
 from towline.protocol.store.accesses import Accesses
-from towline.protocol.store.base import inbox_rows, receipt_field, refusal
+from towline.protocol.store.base import acceptance_request, receipt_field, refusal
 from towline.protocol.store.commits import Commits
 from towline.protocol.store.connection import open_multiplexed, translated
 from towline.protocol.store.dispatch import Dispatch
@@ -130,6 +130,7 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, Sweeps, Texts, Upl
                 "side": [list(pair) for pair in new.side.items()],
                 "start_ms": new.start_ms,
                 "retain_ms": -1 if new.retain_ms is None else new.retain_ms,
+                "command": new.command is not None and acceptance_request(new.command),
             },
             now_at=3,
             relief=False,
@@ -156,28 +157,7 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, Sweeps, Texts, Upl
                 keys.log, keys.private, keys.run, keys.side, part.commands(a.queue), part.leases, part.timers,
                 part.meta, part.index,
             ],
-            {
-                "run": a.run,
-                "channel": keys.channel,
-                "claim_ms": LEASE_MS,
-                "nonce": a.nonce,
-                "receipt": receipt_field(a.subject, a.command_id),
-                "fingerprint": a.fingerprint,
-                "record": a.type,
-                "outcome": a.outcome,
-                "relies": [list(pair) for pair in a.relies.items()],
-                "entries": pack_entries(a.entries),
-                "side": [list(pair) for pair in a.side.items()],
-                "input_index": a.input_index,
-                "counts": a.counts,
-                "max_unapplied": UNAPPLIED_COMMANDS,
-                "deadline_ms": -1 if a.deadline_ms is None else a.deadline_ms,
-                "index_add": inbox_rows(a.inbox_add),
-                "index_remove": list(a.inbox_remove),
-                "paused": a.paused,
-                "was_paused": "*" if a.was_paused is None else a.was_paused,
-                "was_held": -1 if a.was_held is None else int(a.was_held),
-            },
+            acceptance_request(a),
             now_at=4,
             relief=a.relief,
         )  # fmt: skip

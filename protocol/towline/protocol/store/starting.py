@@ -8,28 +8,31 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
+from towline.protocol import commands as c
 from towline.protocol import event_data as d
 from towline.protocol import schemas, times
 from towline.protocol.codec import NewEntry, TooLarge
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.grants import GrantRole, grant_field
-from towline.protocol.ids import derived_run_id, is_client_run_id, is_name, new_run_id
+from towline.protocol.ids import derived_run_id, is_client_run_id, is_name, new_run_id, random_id
 from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS, RETENTION_MAX_MS
-from towline.protocol.store import api
+from towline.protocol.projection import Caller
+from towline.protocol.store import acceptance, api
 from towline.protocol.store.given import Given, settle, take_input
 from towline.protocol.store.granting import initial, listings_of
 from towline.protocol.store.payloads import Payloads
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.validation import to_time_ms
-from towline.protocol.values import Budget
+from towline.protocol.values import Budget, JsonObject
 
 Label = Annotated[str, Meta(max_length=LABEL_CHARS)]
 
@@ -38,6 +41,17 @@ class Retention(Struct, frozen=True, forbid_unknown_fields=True):
     """How long an ended run stays in the store before it may be archived (an hour if nothing is said)."""
 
     archive_after_ms: Annotated[int, Meta(ge=0, le=RETENTION_MAX_MS)]
+
+
+class StartCommand(Struct, frozen=True):
+    """A command that is accepted in the step that makes the run; where the run exists, as if it were sent to it.
+
+    `command_id`: the Idempotency-Key of the start if there is one, else drawn.
+    """
+
+    type: str
+    data: Any = None
+    command_id: str | None = None
 
 
 class StartRun(Struct, frozen=True, kw_only=True):
@@ -59,7 +73,7 @@ class StartRun(Struct, frozen=True, kw_only=True):
     thread: str | None = None
     grants: dict[str, str] | None = None
     on_busy: str | None = None
-    command: Any = None
+    command: StartCommand | None = None
     retention: Retention | None = None
     start_at: str | None = None
 
@@ -67,7 +81,7 @@ class StartRun(Struct, frozen=True, kw_only=True):
 CHANNEL_VERSION: Final = "0"
 """The version of every run without a queue: no code is pinned to it."""
 
-NOT_SERVED: Final = ("thread", "on_busy", "command")
+NOT_SERVED: Final = ("thread", "on_busy")
 
 
 class Started(Struct, frozen=True):
@@ -109,7 +123,7 @@ async def start_run(
     payloads: Payloads,
     request: StartRun,
     *,
-    subject: str,
+    caller: Caller,
     announced: Sequence[api.Announced],
     idempotency_key: str | None = None,
     traceparent: str | None = None,
@@ -117,11 +131,13 @@ async def start_run(
 ) -> Started:
     """Stores the run, its first event and its start in one step. What the input names is the run's by then.
 
-    `without_queue`: no worker is looked for, so the workflow may be any name; its starter claims it.
+    `caller`: who starts it, as it is on the run then. `without_queue`: no worker is looked for, so the workflow may be
+    any name; its starter claims it.
 
-    Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`, and
-    `not_found` for an upload that the subject does not have.
+    Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`, what a
+    command is refused with, and `not_found` for an upload that the subject does not have.
     """
+    subject = caller.subject
     for name in NOT_SERVED:
         if getattr(request, name) is not None:
             raise problem("unsupported", f"{name!r} is not served yet; leave it out.", field=name)
@@ -138,15 +154,21 @@ async def start_run(
         )
     grants = initial(subject, request.grants or {})
     start_ms = 0 if request.start_at is None else to_time_ms(request.start_at, "start_at")
+    command = _command(request, idempotency_key)
     run = _run_id(store, request, subject, idempotency_key)
     given = await _take_input(store, payloads, request, subject, run)
     started_with = _digest([request.workflow, request.input])
     fingerprint = f"{started_with}:{_digest(request)}"
-    created = await _create(
-        store, request, run, fingerprint, info, queue, subject, grants, given, traceparent, start_ms
-    )
+    new = _new_run(request, run, fingerprint, info, queue, subject, grants, given, traceparent, start_ms)
+    if command is not None:
+        with _about_command():
+            first = await acceptance.prepare_first(store, new, command, caller, info.signals)
+        new = replace(new, command=first)
+    created = await _create(store, new)
     if created.existing is None:
         await settle(store, payloads, given, run)
+        if command is not None and command.type == "cancel":
+            await acceptance.close_unstarted(store, run)
         return Started(run)
     same_body = created.existing.fingerprint == fingerprint
     if idempotency_key is not None and request.id is None:
@@ -156,7 +178,38 @@ async def start_run(
     same_start = created.existing.fingerprint.split(":")[0] == started_with
     if created.existing.owner != subject or not same_start:
         raise problem("conflict", "A run with this id exists already; choose another id.", field="id")
+    if command is not None:
+        facts = await store.facts(run)
+        signals = _signals(announced, facts.workflow, facts.version)
+        with _about_command():
+            await acceptance.send_command(store, run, command, caller, signals=signals)
     return Started(run, existing=True, replayed=idempotency_key is not None and same_body)
+
+
+def _command(request: StartRun, key: str | None) -> c.Command | None:
+    asked = request.command
+    if asked is None:
+        return None
+    named = key if asked.command_id is None else asked.command_id
+    with _about_command():
+        return c.decode(asked.type, asked.data, random_id("cmd") if named is None else named)
+
+
+@contextmanager
+def _about_command() -> Iterator[None]:
+    """Inside, a problem with a command names its field as the body of a start does."""
+    try:
+        yield
+    except ProblemError as error:
+        name = error.problem.field
+        raise ProblemError(replace(error.problem, field=f"command.{name}" if name else "command")) from None
+
+
+def _signals(announced: Sequence[api.Announced], workflow: str, version: str) -> Mapping[str, JsonObject] | None:
+    for a in announced:
+        if (a.workflow.name, a.workflow.version) == (workflow, version):
+            return a.workflow.signals
+    return None
 
 
 def _run_id(store: RedisStore, request: StartRun, subject: str, key: str | None) -> str:
@@ -180,8 +233,7 @@ async def _take_input(store: RedisStore, payloads: Payloads, request: StartRun, 
         raise
 
 
-async def _create(
-    store: RedisStore,
+def _new_run(
     request: StartRun,
     run: str,
     fingerprint: str,
@@ -192,7 +244,7 @@ async def _create(
     given: Given,
     traceparent: str | None,
     start_ms: int,
-) -> api.Created:
+) -> api.NewRun:
     data = d.RunCreated(
         workflow=info.name,
         version=info.version,
@@ -209,7 +261,7 @@ async def _create(
         start_at=times.to_wire(start_ms) if start_ms else None,
         traceparent=traceparent,
     )
-    new = api.NewRun(
+    return api.NewRun(
         run=run,
         nonce=secrets.token_hex(8),
         fingerprint=fingerprint,
@@ -223,6 +275,9 @@ async def _create(
         start_ms=start_ms,
         retain_ms=None if request.retention is None else request.retention.archive_after_ms,
     )
+
+
+async def _create(store: RedisStore, new: api.NewRun) -> api.Created:
     try:
         return await store.create_run(new)
     except api.RunGone as gone:
@@ -231,6 +286,8 @@ async def _create(
         what = "The run with this id was deleted" if gone.owner == new.owner else "A run with this id exists already"
         raise problem(code, f"{what}; choose another id.", field="id") from None
     except TooLarge as error:
+        if error.type != "run.created":
+            raise problem("too_large", f"The command is too large for the log: {error}", field="command.data") from None
         raise problem("too_large", f"scope, labels and grants are too large: {error}", field="scope") from None
 
 

@@ -1,6 +1,6 @@
 -- Accepts a command: its entries, its receipt and the wake-up of the run, in one step.
 -- class: either (the caller chooses: cancel, pause and decisions pass when memory is full)
--- needs: clock append inbox wake
+-- needs: clock append inbox wake accept
 -- KEYS 1 log (stream) 2 private (hash) 3 run (hash) 4 side (hash) 5 commands (stream) 6 leases (zset)
 --      7 timers (zset) 8 meta (hash) 9 index (zset)
 -- ARGV 1 request (msgpack): run, channel, claim_ms, nonce, receipt (side field), fingerprint, record (text to
@@ -20,7 +20,7 @@ local log, private, run, side, commands, leases, timers, meta =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local index = KEYS[9]
 local now = store_now(meta)
-local r = redis.call('HMGET', run, 'last_seq', 'sealed', 'unapplied', 'stopping', 'paused', 'lease_until')
+local r = redis.call('HMGET', run, 'last_seq', 'sealed')
 if not r[1] then
   return {'NORUN'}
 end
@@ -35,47 +35,12 @@ end
 if r[2] == '1' then
   return {'CLOSED', r[1]}
 end
-for _, rely in ipairs(q.relies) do
-  if (redis.call('HGET', side, rely[1]) or '') ~= rely[2] then
-    return {'CHANGED', rely[1]}
-  end
+local refusal = refuse_acceptance(run, side, q)
+if refusal then
+  return refusal
 end
-if q.was_paused ~= '*' and (r[5] or '') ~= q.was_paused then
-  return {'CHANGED', 'paused'}
-end
-if q.was_held >= 0 and ((r[6] or '0') ~= '0') ~= (q.was_held == 1) then
-  return {'CHANGED', 'lease_until'}
-end
-if q.counts and (tonumber(r[3] or 0) or 0) >= q.max_unapplied then
-  return {'FULL', r[3]}
-end
-local first, last, tag = append(log, private, run, q.channel, q.entries, now)
-redis.call('HSET', side, 'c|' .. q.receipt, cmsgpack.pack({
-  nonce = q.nonce, fingerprint = q.fingerprint, record = q.record, first = fmt(first), last = fmt(last), tag = tag }))
-if q.outcome ~= '' then
-  redis.call('HSET', side, 'o|' .. q.receipt, q.outcome)
-end
-for _, pair in ipairs(q.side) do
-  redis.call('HSET', side, pair[1], pair[2])
-end
-change_inbox(side, index, q.run, q.index_add, q.index_remove, now)
-if q.paused == '-' then
-  redis.call('HDEL', run, 'paused')
-elseif q.paused ~= '' then
-  redis.call('HSET', run, 'paused', q.paused)
-end
-if q.counts then
-  redis.call('HINCRBY', run, 'unapplied', 1)
-end
-if q.deadline_ms >= 0 then
-  local armed = tonumber(r[4] or 0) or 0
-  if armed == 0 or q.deadline_ms < armed then
-    redis.call('HSET', run, 'stopping', fmt(q.deadline_ms))
-    redis.call('ZADD', timers, fmt(q.deadline_ms), 'cancel||' .. q.run)
-  end
-end
+local first, last, tag = accept(log, private, run, side, timers, index, q, now)
 if q.input_index >= 0 then
-  redis.call('HSET', run, 'input_seq', fmt(first + q.input_index))
   wake(run, commands, leases, q.run, now, q.claim_ms)
 end
 return {'OK', fmt(first), fmt(last), tag, fmt(now)}

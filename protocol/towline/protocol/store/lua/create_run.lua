@@ -1,12 +1,14 @@
--- Creates a run with its first event and puts its start on the command stream, now or at a given time, in one step.
+-- Creates a run with its first event and its first command, if it has one, and puts its start on the command
+-- stream, now or at a given time: all in one step.
 -- class: growth
--- needs: clock append wake
+-- needs: clock append inbox wake accept
 -- KEYS 1 log (stream) 2 private (hash) 3 run (hash) 4 side (hash) 5 commands (stream) 6 leases (zset)
 --      7 timers (zset) 8 index (zset) 9 meta (hash)
 -- ARGV 1 request (msgpack): run, nonce, fingerprint, owner, workflow, version, queue, channel, claim_ms,
 --        entries (list, see lib/append), index (list of prefixes: the member is prefix .. ms .. '|' .. run),
 --        side (list of {field, value}), start_ms (when it may start, 0 for now), retain_ms (how long it stays after
---        its end before it may be archived, -1 for what its closer says)
+--        its end before it may be archived, -1 for what its closer says), command (as accept_command.lua takes it,
+--        relying on nothing, or false)
 -- returns {OK, last_seq, last_tag, now_ms}
 -- refuses {EXISTS, owner, fingerprint, last_seq, last_tag, now_ms}  the id is taken; nothing written
 --         {GONE, owner}  the run was deleted
@@ -44,6 +46,9 @@ end
 if q.start_ms > now then
   redis.call('HSET', run, 'held_back', 'start_at')
   redis.call('ZADD', timers, fmt(q.start_ms), 'start||' .. q.run)
+end
+if q.command then
+  _, last, tag = accept(log, private, run, side, timers, index, q.command, now)
 end
 wake(run, commands, leases, q.run, now, q.claim_ms)
 return {'OK', fmt(last), tag, fmt(now)}

@@ -15,11 +15,12 @@ from msgspec import Meta, Struct
 
 from towline.gateway.issuer import Issuer
 from towline.gateway.settings import Settings
-from towline.protocol import grants, tokens
+from towline.protocol import grants, verifying
 from towline.protocol.jwks import PublicKey
 from towline.protocol.store.api import NoRun, RunGone
 from towline.protocol.store.redis import RedisStore
-from towline.protocol.tokens import BadToken, Credential, Keyring, UnknownKey
+from towline.protocol.tokens import BadToken, Credential
+from towline.protocol.verifying import Keyring, UnknownKey
 
 TicketKind = Literal["socket", "events", "artifact"]
 SOCKET_MS: Final = 30_000
@@ -62,7 +63,7 @@ class Credentials:
             return self._judged(token, await self._issuer.keys(anew=True))
 
     def _judged(self, token: str, public: Sequence[PublicKey]) -> Credential:
-        return tokens.verify(Keyring(self._secret, public, *self._whose), token)
+        return verifying.verify(Keyring(self._secret, public, *self._whose), token)
 
     async def _share(self, text: str) -> Credential:
         token = grants.read_share_token(text)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.dev import TOWLINE, Dev, lives, towline
 from tests.support.waiting import wait_until, wait_until_sync
 from towline.protocol.client.connect import Client
-from towline.protocol.tokens import verify
+from towline.protocol.verifying import verify
 
 pytestmark = pytest.mark.processes
 

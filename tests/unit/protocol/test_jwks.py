@@ -12,9 +12,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from towline.protocol import tokens
+from towline.protocol import verifying
 from towline.protocol.jwks import BadKeys, is_kid, read_keys
-from towline.protocol.tokens import BadToken, Keyring, UnknownKey
+from towline.protocol.tokens import BadToken, Credential
+from towline.protocol.verifying import Keyring, UnknownKey
 
 NOW_S = 1_800_000_000.0
 CLAIMS: dict[str, Any] = {"sub": "ana", "exp": int(NOW_S) + 60, "towline": {"roles": ["user"]}}
@@ -50,8 +51,8 @@ def signed(algorithm: str, *, key: Any = None, claims: dict[str, Any] | None = N
     return jwt.encode(CLAIMS if claims is None else claims, key, algorithm=algorithm, headers=header)
 
 
-def verify(ring: Keyring, token: str) -> tokens.Credential:
-    return tokens.verify(ring, token, now_s=NOW_S)
+def verify(ring: Keyring, token: str) -> Credential:
+    return verifying.verify(ring, token, now_s=NOW_S)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -5,6 +5,8 @@ import contextlib
 import hashlib
 import hmac
 import json
+import subprocess
+import sys
 from typing import Any
 
 import jwt
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from towline.protocol import tokens
 from towline.protocol.tokens import BadToken, Credential
+from towline.protocol.verifying import verify
 
 SECRET = b"x" * 32
 NOW_S = 1_800_000_000.0
@@ -42,7 +45,7 @@ def test_what_is_minted_is_verified() -> None:
     token = tokens.mint(
         SECRET, subject="ana", roles=["user", "operator"], ttl_s=90, groups=["ops"], verbs=["read"], now_s=NOW_S
     )
-    assert tokens.verify(SECRET, token, now_s=NOW_S) == Credential(
+    assert verify(SECRET, token, now_s=NOW_S) == Credential(
         "ana", int(NOW_S + 90) * 1000, ("user", "operator"), ("ops",), ("read",)
     )
 
@@ -64,6 +67,17 @@ def test_minting_refuses_what_verifying_would(change: dict[str, Any]) -> None:
 def test_a_short_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 32"):
         tokens.mint(b"short", subject="ana", roles=["user"], ttl_s=60)
+
+
+@pytest.mark.parametrize("text", ["-----BEGIN PUBLIC KEY-----\n", "ssh-ed25519 ", "ecdsa-sha2-nistp256 "])
+def test_a_key_of_another_kind_is_no_secret(text: str) -> None:
+    with pytest.raises(ValueError, match="another kind"):
+        tokens.mint(text.encode() + b"A" * 64, subject="ana", roles=["user"], ttl_s=60)
+
+
+def test_minting_waits_for_no_library_of_signatures() -> None:
+    code = "import sys, towline.protocol.tokens; print(sorted({'jwt', 'cryptography'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 HEADER = {"alg": "HS256", "typ": "JWT"}
@@ -125,24 +139,24 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_refused(name: str) -> None:
     with pytest.raises(BadToken) as refusal:
-        tokens.verify(SECRET, BAD[name], now_s=NOW_S)
+        verify(SECRET, BAD[name], now_s=NOW_S)
     assert SECRET.decode() not in str(refusal.value)
     assert refusal.value.has_ended == (name in ("exp in the past", "exp now"))
 
 
 def test_a_clock_that_runs_ahead_a_little_is_let_pass() -> None:
     ahead = int(NOW_S) + 20
-    assert tokens.verify(SECRET, signed({**CLAIMS, "nbf": ahead, "iat": ahead}), now_s=NOW_S).subject == "ana"
+    assert verify(SECRET, signed({**CLAIMS, "nbf": ahead, "iat": ahead}), now_s=NOW_S).subject == "ana"
 
 
 def test_a_plain_kid_is_let_pass() -> None:
-    assert tokens.verify(SECRET, signed(kid="2026-11"), now_s=NOW_S).subject == "ana"
+    assert verify(SECRET, signed(kid="2026-11"), now_s=NOW_S).subject == "ana"
 
 
 @given(st.one_of(st.text(max_size=300), st.text("abcdefABCDEF0123456789-_.=", max_size=300)))
 def test_any_text_is_verified_or_refused(text: str) -> None:
     with pytest.raises(BadToken):
-        tokens.verify(SECRET, text)
+        verify(SECRET, text)
 
 
 json_values = st.recursive(
@@ -158,4 +172,4 @@ def test_any_signed_token_is_verified_or_refused(header: dict[str, Any], payload
     for claims in (payload, {**CLAIMS, **payload}):
         token = resigned({**HEADER, **header}, json.dumps(claims).encode())
         with contextlib.suppress(BadToken):
-            assert isinstance(tokens.verify(SECRET, token, now_s=NOW_S), Credential)
+            assert isinstance(verify(SECRET, token, now_s=NOW_S), Credential)

@@ -58,14 +58,31 @@ class Turned(Exception):
 
 
 class Seat:
-    """The place of one socket: without a credential first, then with a subject's."""
+    """The place of one socket: without a credential first, then with a subject's. To be left once it is over."""
 
-    def __init__(self, address: str | None, frames: Rates, subjects: Places, stand_up: Callable[[], None]) -> None:
+    __slots__ = ("_frames", "_leave", "_stand_up", "_subject", "_subjects", "address")
+
+    def __init__(
+        self,
+        address: str | None,
+        frames: Rates,
+        subjects: Places,
+        *,
+        stand_up: Callable[[str | None], None],
+        leave: Callable[[], None],
+    ) -> None:
         self.address = address
         self._frames = frames
         self._subjects = subjects
         self._stand_up = stand_up
+        self._leave = leave
         self._subject: str | None = None
+
+    def __enter__(self) -> "Seat":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     def welcome(self, subject: str) -> None:
         """From here on the socket counts for `subject`. Raises `Turned` when it has as many as it may have."""
@@ -74,7 +91,7 @@ class Seat:
         if not self._subjects.take(subject):
             raise Turned(CloseCode.TOO_MANY_CONNECTIONS, "this subject has too many sockets open")
         self._subject = subject
-        self._stand_up()
+        self._stand_up(self.address)
 
     def count_frame(self) -> None:
         """The peer sent a frame. Raises `Turned` when they are too many."""
@@ -84,8 +101,9 @@ class Seat:
 
     def leave(self) -> None:
         """The socket is over."""
+        self._leave()
         if self._subject is None:
-            self._stand_up()
+            self._stand_up(self.address)
         else:
             self._subjects.give_back(self._subject)
 
@@ -121,32 +139,32 @@ class Admission:
 
     # Sockets and streams ------------------------------------------------------------------------------------
 
-    @contextmanager
-    def seat(self, address: str | None) -> Iterator[Seat]:
-        """A socket that was upgraded, until it is over. Raises `Turned`."""
+    def seat(self, address: str | None) -> Seat:
+        """A place for a socket that was upgraded, which gives it back when it is over. Raises `Turned`."""
         if self._sockets >= self.allowances.sockets or self._handshakes >= self.allowances.handshakes:
             raise Turned(CloseCode.OVERLOADED, "too many sockets are open here", _spread(_AWAY_MS))
         if wait_s := self._accepts.wait_s(""):
             raise Turned(CloseCode.OVERLOADED, "too many come at once", round(wait_s * 1000) + _spread(_AWAY_MS))
-        counts_address = address is not None and self.allowances.address_factor > 0
-        if counts_address and not self._handshakes_of.take(address or ""):
+        if self._counts(address) and not self._handshakes_of.take(address or ""):
             why = "too many sockets without a credential from this address"
             raise Turned(CloseCode.RATE_LIMITED, why, _spread(_AWAY_MS))
-
-        def stand_up() -> None:
-            self._handshakes -= 1
-            if counts_address:
-                self._handshakes_of.give_back(address or "")
-
         self._accepts.spend("")
         self._sockets += 1
         self._handshakes += 1
-        seat = Seat(address, Rates(self.allowances.frames_per_s, self._clock_s), self._subjects, stand_up)
-        try:
-            yield seat
-        finally:
-            self._sockets -= 1
-            seat.leave()
+        frames = Rates(self.allowances.frames_per_s, self._clock_s)
+        return Seat(address, frames, self._subjects, stand_up=self._stand_up, leave=self._leave)
+
+    def _counts(self, address: str | None) -> bool:
+        return address is not None and self.allowances.address_factor > 0
+
+    def _stand_up(self, address: str | None) -> None:
+        """A socket from `address` has a credential now, or is over without one."""
+        self._handshakes -= 1
+        if self._counts(address):
+            self._handshakes_of.give_back(address or "")
+
+    def _leave(self) -> None:
+        self._sockets -= 1
 
     @contextmanager
     def stream(self, subject: str) -> Iterator[None]:

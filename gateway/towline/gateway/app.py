@@ -9,15 +9,16 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
-from typing import Final
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.types import Receive, Scope, Send
 
 from towline.gateway import (
     about,
@@ -51,6 +52,7 @@ from towline.protocol.store.sweep import Sweeper
 
 _log: Final = logging.getLogger("towline.gateway")
 
+_SOCKET: Final = "/v1/socket"
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _HEADERS: Final = (
     *("Authorization", "Content-Digest", "Content-Type", "Idempotency-Key", "If-None-Match"),
@@ -69,22 +71,23 @@ class Sockets:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def serve(self, websocket: WebSocket) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one socket from upgrade to close."""
-        services: Services = websocket.app.state.services
-        socket = Socket(services, websocket)
+        services: Services = scope["app"].state.services
+        socket = Socket(services, scope, receive, send)
         self._open.add(socket)
         self._none_open.clear()
         try:
-            with ExitStack() as held:
-                try:
-                    socket.seat = held.enter_context(services.admission.seat(address_in(websocket.client)))
-                except Turned as turned:
-                    socket.session.fail(turned.code, turned.reason, retry_ms=turned.retry_ms)
-                if services.draining.is_set():
-                    socket.session.drain(services.farewell_ms())
-                await socket.serve()
+            try:
+                socket.seat = services.admission.seat(address_in(scope.get("client")))
+            except Turned as turned:
+                socket.session.fail(turned.code, turned.reason, retry_ms=turned.retry_ms)
+            if services.draining.is_set():
+                socket.session.drain(services.farewell_ms())
+            await socket.serve()
         finally:
+            if socket.seat is not None:
+                socket.seat.leave()
             self._open.discard(socket)
             if not self._open:
                 self._none_open.set()
@@ -108,6 +111,29 @@ class Sockets:
             draw=random.randint,
         )
         await leaving.follow(turns, sockets, Socket.drain)
+
+
+class Gateway(Starlette):
+    """The application, which takes sockets past routing and middleware: none of it is for them, and each would hold
+    memory for as long as a socket is open."""
+
+    def __init__(self, sockets: Sockets, *, public_url: str | None, **more: Any) -> None:
+        super().__init__(**more)
+        self._sockets = sockets
+        self._socket_paths = frozenset({_SOCKET, urlsplit(public_url or "").path + _SOCKET})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and _below_root(scope) in self._socket_paths:
+            scope["app"] = self
+            await self._sockets(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def _below_root(scope: Scope) -> str:
+    """The path as routes see it: without what another application mounted this one at."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None) -> Starlette:
@@ -157,7 +183,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         *writing.ROUTES,
         *sharing.ROUTES,
         *uploads.ROUTES,
-        WebSocketRoute("/v1/socket", sockets.serve),
+        WebSocketRoute(_SOCKET, sockets),
         *serving.ROUTES,
         *about.ROUTES,
     ]
@@ -168,7 +194,9 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         allow_headers=list(_HEADERS),
         expose_headers=list(EXPOSED),
     )
-    app = Starlette(
+    app = Gateway(
+        sockets,
+        public_url=settings.public_url,
         routes=routes,
         middleware=[*MIDDLEWARE, Middleware(Mounted, public_url=settings.public_url), cors],
         exception_handlers={HTTPException: on_error},

@@ -8,8 +8,6 @@ credential may do to `access`, and how a subscription ends to `watching`.
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, Protocol
 
 from towline.protocol.store.api import StoreError
@@ -41,17 +39,16 @@ class Guard:
         self._every_s = every_s
         self._watchers: dict[str, set[Guarded]] = {}
 
-    @contextmanager
-    def guarding(self, run: str, watcher: Guarded) -> Iterator[None]:
-        """While inside, `watcher` is judged again when access to `run` changes."""
+    def add(self, run: str, watcher: Guarded) -> None:
+        """From here on `watcher` is judged again when access to `run` changes."""
         self._watchers.setdefault(run, set()).add(watcher)
-        try:
-            yield
-        finally:
-            watchers = self._watchers[run]
-            watchers.discard(watcher)
-            if not watchers:
-                del self._watchers[run]
+
+    def remove(self, run: str, watcher: Guarded) -> None:
+        """It is not any more."""
+        watchers = self._watchers[run]
+        watchers.discard(watcher)
+        if not watchers:
+            del self._watchers[run]
 
     async def run(self) -> None:
         """Compares versions until cancelled."""

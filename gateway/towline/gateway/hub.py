@@ -13,8 +13,8 @@ one waits for nothing.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from towline.gateway.prepared import Batch, Text, batches
@@ -130,17 +130,16 @@ class Hub:
         if (head := self._heads.get(run)) is not None:
             follower.receive_head(head)
 
-    @contextmanager
-    def following_text(self, run: str, follower: TextFollower) -> Iterator[None]:
-        """While inside, `follower` hears the unfinished text of `run`, as long as somebody follows the run."""
+    def follow_text(self, run: str, follower: TextFollower) -> None:
+        """From here on `follower` hears the unfinished text of `run`, as long as somebody follows the run."""
         self._text_followers.setdefault(run, set()).add(follower)
-        try:
-            yield
-        finally:
-            followers = self._text_followers[run]
-            followers.discard(follower)
-            if not followers:
-                del self._text_followers[run]
+
+    def unfollow_text(self, run: str, follower: TextFollower) -> None:
+        """`follower` hears no more."""
+        followers = self._text_followers[run]
+        followers.discard(follower)
+        if not followers:
+            del self._text_followers[run]
 
     @asynccontextmanager
     async def watching(self, run: str) -> AsyncIterator["Watcher"]:

@@ -82,14 +82,13 @@ class Metrics:
         """What the hub gathered was handed to its followers so long after it came."""
         self._hub.observe(after_s)
 
-    @contextmanager
-    def subscribed(self) -> Iterator[None]:
-        """While inside, there is one subscription more."""
+    def subscribed(self) -> None:
+        """There is one subscription more."""
         self._subscriptions.inc()
-        try:
-            yield
-        finally:
-            self._subscriptions.dec()
+
+    def unsubscribed(self) -> None:
+        """There is one less."""
+        self._subscriptions.dec()
 
     def count_open(self, sockets: Callable[[], int], runs: Callable[[], int]) -> None:
         """Where the numbers of open sockets and of followed runs are asked when someone reads."""

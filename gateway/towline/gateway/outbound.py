@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+from starlette.types import Scope, Send
 
 from towline.gateway.prepared import text_frame
 from towline.protocol import frames as f
@@ -65,13 +65,19 @@ def _write_nothing(wire: bytes) -> bool:
 class Outbound:
     """Sends what one socket is told. `session` says when nothing more may be sent, and learns of a peer that stalls."""
 
-    def __init__(self, websocket: WebSocket, session: Session) -> None:
-        self._websocket = websocket
+    __slots__ = ("_send_by_asgi", "_session", "_transport", "_turn", "write")
+
+    def __init__(self, scope: Scope, send: Send, session: Session) -> None:
+        self._send_by_asgi = send
         self._session = session
-        self._transport: Transport | None = websocket.scope.get("extensions", {}).get(TRANSPORT)
+        self._transport: Transport | None = scope.get("extensions", {}).get(TRANSPORT)
         self._turn = asyncio.Lock()
         self.write: Callable[[bytes], bool] = _write_nothing if self._transport is None else self._transport.write
         """Writes whole frames, at once or not at all; whether it did. The connection's own: called for each event."""
+
+    async def accept(self, subprotocol: str | None) -> None:
+        """Upgrades the socket. Raises `Gone`."""
+        await self._transmit({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
 
     def open(self) -> None:
         """The socket was upgraded: frames may leave."""
@@ -128,8 +134,8 @@ class Outbound:
 
     async def _transmit(self, message: dict[str, object]) -> None:
         try:
-            await self._unstalled(lambda: self._websocket.send(message))
-        except (WebSocketDisconnect, WebSocketDisconnected, OSError):
+            await self._unstalled(lambda: self._send_by_asgi(message))
+        except OSError:  # what ASGI raises for a peer that is not there any more
             raise Gone from None
         except RuntimeError:  # uvicorn, once a close was sent
             raise Gone from None

@@ -18,7 +18,7 @@ import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import uvicorn
@@ -31,6 +31,7 @@ from towline.gateway.intake import Intake
 from towline.gateway.mounting import origin_of
 from towline.gateway.outbound import TRANSPORT
 from towline.gateway.settings import Settings
+from towline.gateway.signal import Mailbox, Signal
 from towline.protocol.limits import CLIENT_FRAME_BYTES, EVENTS_FRAME_BYTES
 
 _log: Final = logging.getLogger("towline.gateway")
@@ -56,6 +57,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     may_write = False
     """Whether the peer was upgraded, is there, does not lag, and was not told goodbye."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        # Ours are small: see `signal`.
+        self.queue = cast("Any", Mailbox[Any]())
+        self.writable = cast("Any", Signal(is_set=True))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the kernel from hoarding what the peer does not take: the log is the buffer."""
@@ -88,8 +95,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             scope["extensions"][TRANSPORT] = self
 
     def open_writing(self) -> None:
-        """See `outbound.Transport`."""
+        """See `outbound.Transport`. What the upgrade said is forgotten: an open socket does not need it."""
         self.may_write = self._is_open() and self.writable.is_set()
+        unused: Any = None
+        self.request.headers.clear()  # the core's parser holds on to the request itself
+        self.request = self.response = unused
+        self.scope["headers"] = []
 
     def close_writing(self) -> None:
         """See `outbound.Transport`."""

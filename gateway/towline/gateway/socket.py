@@ -8,12 +8,11 @@ frames reach the peer to `outbound`.
 import asyncio
 import contextlib
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
 
 from towline.gateway import commanding, feeds, problems
 from towline.gateway.admission import Seat, Turned
@@ -21,6 +20,7 @@ from towline.gateway.http import bearer
 from towline.gateway.limits import Who
 from towline.gateway.outbound import Gone, Outbound
 from towline.gateway.services import Services, heartbeat_of
+from towline.gateway.ticking import Ticker, now_ms
 from towline.gateway.watching import Watching
 from towline.protocol import commands
 from towline.protocol import frames as f
@@ -36,21 +36,22 @@ _security: Final = logging.getLogger("towline.security")
 
 PENDING_COMMANDS: Final = 64
 _WAITING_COMMANDS: Final = 256
-_JITTER: Final = 0.1
 _HEARTBEAT_FACTS: Final = 100
 
 
-def now_ms() -> int:
-    """The clock against which credentials end."""
-    return int(time.time() * 1000)
-
-
 class Socket:
-    """One socket, from upgrade to close. `serve` is its whole life."""
+    """One socket, from upgrade to close. `serve` is its whole life; idle, it holds one task and one timer."""
 
-    def __init__(self, services: Services, websocket: WebSocket) -> None:
+    __slots__ = (
+        *("_commands", "_feeds", "_origin", "_out", "_receive", "_scope", "_services", "_tasks", "_ticker"),
+        *("_watched", "seat", "session", "write"),
+    )
+
+    def __init__(self, services: Services, scope: Scope, receive: Receive, send: Send) -> None:
         self._services = services
-        self._websocket = websocket
+        self._scope = scope
+        self._receive = receive
+        self._origin: str | None = None
         settings = services.settings
         self.session = s.Session(
             random_id("con"),
@@ -60,44 +61,45 @@ class Socket:
         )
         self.seat: Seat | None = None
         """Where it is counted; None when it was not let in."""
-        self._out = Outbound(websocket, self.session)
+        self._out = Outbound(scope, send, self.session)
         self.write = self._out.write
         """See `peer.Peer`."""
-        self._moved = asyncio.Event()
+        self._ticker = Ticker(settings.heartbeat_ms, self._on_due)
         self._watched: dict[str, tuple[Watching, asyncio.Task[None]]] = {}
         self._feeds: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._commands: asyncio.Queue[tuple[f.CommandFrame, str]] = asyncio.Queue(PENDING_COMMANDS)
+        self._commands: asyncio.Queue[tuple[f.CommandFrame, str]] | None = None
 
     async def serve(self) -> None:
         """Serves the peer until the socket is closed."""
-        websocket = self._websocket
-        offered = websocket.scope.get("subprotocols", [])
-        await websocket.accept(f.SUBPROTOCOL if f.SUBPROTOCOL in offered else None)
+        if (await self._receive())["type"] != "websocket.connect":
+            return
+        headers, offered = Headers(scope=self._scope), self._scope.get("subprotocols", [])
+        self._origin = headers.get("origin")
         try:
+            await self._out.accept(f.SUBPROTOCOL if f.SUBPROTOCOL in offered else None)
             try:
-                token = bearer(websocket.headers.get("authorization"))
+                token = bearer(headers.get("authorization"))
             except ProblemError:
                 token = ""  # a credential of a kind that is none of ours: not valid
             self.session.receive_upgrade(
                 subprotocols=offered,
-                is_origin_allowed=self._services.is_origin_allowed(websocket.headers.get("origin")),
+                is_origin_allowed=self._services.is_origin_allowed(self._origin),
                 token=token,
                 now_ms=now_ms(),
             )
+            del headers, offered, token
             self._out.open()
             await self.act()
-            self._start(self._keep_time)
-            self._start(self._keep_commands)
             await self._read()
-        except (WebSocketDisconnect, WebSocketDisconnected, Gone):
+        except Gone:
             pass
         finally:
             await self._end_all()
 
     async def _read(self) -> None:
         while not self.session.is_closed:
-            message = await self._websocket.receive()
+            message = await self._receive()
             if message["type"] == "websocket.disconnect":
                 return
             try:
@@ -111,7 +113,7 @@ class Socket:
                 self.session.receive_text(text, now_ms=now_ms())
             await self.act()
         # The close was sent; what the peer still says is read away until it answers, or the server gives up on it.
-        while (await self._websocket.receive())["type"] != "websocket.disconnect":
+        while (await self._receive())["type"] != "websocket.disconnect":
             pass
 
     async def act(self) -> None:
@@ -133,7 +135,7 @@ class Socket:
                 case s.Close():
                     self._services.metrics.closed(action.code)
                     await self._out.close(action.code, action.reason, bye)
-        self._moved.set()
+        self._arm()
 
     def _actions(self) -> Iterator[s.Action]:
         while actions := self.session.next_actions():
@@ -146,8 +148,7 @@ class Socket:
             if asked.token is not None:
                 credential = await credentials.verify(asked.token)
             else:
-                origin = self._websocket.headers.get("origin")
-                credential = await credentials.redeem(asked.ticket or "", "socket", origin)
+                credential = await credentials.redeem(asked.ticket or "", "socket", self._origin)
             if self.seat is not None:
                 self.seat.welcome(credential.subject)
         except Turned as turned:
@@ -205,6 +206,9 @@ class Socket:
             case f.Unsubscribe():
                 await self._leave(frame.run, f.Unsubscribed(frame.run, "requested", frame.id))
             case f.CommandFrame():
+                if self._commands is None:
+                    self._commands = asyncio.Queue(PENDING_COMMANDS)
+                    self._start(self._keep_commands)
                 try:
                     self._commands.put_nowait((frame, action.request_id))
                 except asyncio.QueueFull:
@@ -262,8 +266,10 @@ class Socket:
         await asyncio.gather(*(watching.readmit(credential) for watching, _ in list(self._watched.values())))
 
     async def _keep_commands(self) -> None:
+        commands = self._commands
+        assert commands is not None
         while True:
-            frame, request_id = await self._commands.get()
+            frame, request_id = await commands.get()
             await self._command(frame, request_id)
 
     async def _command(self, frame: f.CommandFrame, request_id: str) -> None:
@@ -320,27 +326,20 @@ class Socket:
 
     # Time ----------------------------------------------------------------------------------------------------
 
-    async def _keep_time(self) -> None:
+    def _arm(self) -> None:
+        if not self.session.is_closed:
+            self._ticker.arm(self.session.deadline_ms())
+
+    def _on_due(self) -> None:
+        self._start(self._pass_time)
+
+    async def _pass_time(self) -> None:
         """The session's deadlines, and a heartbeat every so often."""
-        beat_s = self._services.settings.heartbeat_ms / 1000
-        loop = asyncio.get_running_loop()
-        next_beat_s = loop.time() + beat_s * random.uniform(1 - _JITTER, 1 + _JITTER)
-        while not self.session.is_closed:
-            self._moved.clear()
-            due_ms = self.session.deadline_ms()
-            wait_s = next_beat_s - loop.time()
-            if due_ms is not None:
-                wait_s = min(wait_s, (due_ms - now_ms()) / 1000)
-            try:
-                async with asyncio.timeout(max(0.001, wait_s)):
-                    await self._moved.wait()
-            except TimeoutError:
-                pass
-            self.session.advance(now_ms())
-            await self.act()
-            if loop.time() >= next_beat_s and self.session.credential is not None:
-                next_beat_s = loop.time() + beat_s * random.uniform(1 - _JITTER, 1 + _JITTER)
-                await self._beat()
+        self.session.advance(now_ms())
+        await self.act()
+        if self._ticker.take_beat() and self.session.credential is not None:
+            await self._beat()
+        self._arm()
 
     async def _beat(self) -> None:
         heads: dict[str, int] = {}
@@ -385,6 +384,7 @@ class Socket:
                 await self.act()
 
     async def _end_all(self) -> None:
+        self._ticker.stop()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:

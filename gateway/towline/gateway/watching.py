@@ -8,6 +8,7 @@ framed once for all of its class, are written at once and no task wakes. Leaves 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Final, TypeVar, assert_never
@@ -18,6 +19,7 @@ from towline.gateway.limits import Who
 from towline.gateway.peer import Peer
 from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
+from towline.gateway.signal import Signal
 from towline.gateway.texts import TextStream
 from towline.protocol import frames as f
 from towline.protocol import subscription as s
@@ -35,6 +37,12 @@ _RETRY_MAX_S: Final = 2.0
 
 class Watching:
     """A run being watched. `run_to_end` is its whole life; cancel it to end it early."""
+
+    __slots__ = (
+        *("_caller", "_credential", "_ended_by", "_frame", "_is_idle", "_loaded", "_machine", "_metrics", "_next_seq"),
+        *("_one_event_a_frame", "_owed_bytes", "_peer", "_reader", "_retry_ms", "_sent", "_services", "_texts"),
+        *("_wake", "_was_told", "_who", "_write", "access_version", "is_quiet"),
+    )
 
     def __init__(
         self,
@@ -55,7 +63,7 @@ class Watching:
         self._frame = frame
         self._one_event_a_frame = one_event_a_frame
         self._machine = s.Subscription(frame.after, limit=frame.limit)
-        self._wake = asyncio.Event()
+        self._wake = Signal()
         self._texts: TextStream | None = None
         if "delta" in frame.include and credential.deltas:
             self._texts = TextStream(
@@ -176,23 +184,32 @@ class Watching:
             judged = self._credential
             caller, standing = await self._services.judge(judged, self.run)
             self._become(caller, standing.version)
-        with self._services.metrics.subscribed(), self._services.guard.guarding(self.run, self):
+        services = self._services
+        services.metrics.subscribed()
+        services.guard.add(self.run, self)
+        try:
             await self._watch()
+        finally:
+            services.guard.remove(self.run, self)
+            services.metrics.unsubscribed()
         if self._ended_by is not None:
             await self._peer.send(f.Unsubscribed(self.run, self._ended_by, retry_ms=self._retry_ms))
 
     async def _watch(self) -> None:
         hub = self._services.hub
         await hub.follow(self.run, self)
+        if self._texts is not None:
+            hub.follow_text(self.run, self._texts)
         try:
-            with nullcontext() if self._texts is None else hub.following_text(self.run, self._texts):
-                while not self._is_over:
-                    self._wake.clear()
-                    while (action := await self._next_action()) is not None:
-                        await self._do(action)
-                    if not self._is_over:
-                        await self._rest()
+            while not self._is_over:
+                self._wake.clear()
+                while (action := await self._next_action()) is not None:
+                    await self._do(action)
+                if not self._is_over:
+                    await self._rest()
         finally:
+            if self._texts is not None:
+                hub.unfollow_text(self.run, self._texts)
             self._is_idle = False
             self._next_seq = 0
             await hub.unfollow(self.run, self)
@@ -222,10 +239,12 @@ class Watching:
         self._is_idle = True
         self._next_seq = self._machine.next_at_once()
         try:
-            async with asyncio.timeout(None if self._texts is None else self._texts.wait_s()):
+            if self._texts is None or (wait_s := self._texts.wait_s()) is None:
                 await self._wake.wait()
-        except TimeoutError:
-            pass
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
         finally:
             self._is_idle = False
             self._next_seq = 0
@@ -359,13 +378,14 @@ class Watching:
                 assert_never(action)
 
     async def _subscribed(self, action: s.SendSubscribed, caller: Caller) -> f.Subscribed:
-        assert self._loaded is not None
+        loaded, self._loaded = self._loaded, None
+        assert loaded is not None
         placement = action.placement
         return f.Subscribed(
             id=self._frame.id,
             run=self.run,
             recovery=placement.recovery,
-            projection=await self._services.project(self._loaded, caller),
+            projection=await self._services.project(loaded, caller),
             cursor=str(action.cursor),
             head=action.head,
             first_seq=action.first_seq,

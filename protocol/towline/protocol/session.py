@@ -82,6 +82,11 @@ Action = Send | Judge | Admit | Perform | Close
 class Session:
     """The machine of one socket. `connection` is the name by which logs and the client know it."""
 
+    __slots__ = (
+        *("_actions", "_credential", "_heartbeat_ms", "_held_back", "_hello_by_ms", "_judged", "_limits", "_phase"),
+        *("_requests", "_warn_at_ms", "_was_greeted", "connection"),
+    )
+
     def __init__(
         self,
         connection: str,

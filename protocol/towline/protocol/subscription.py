@@ -28,7 +28,6 @@ Four rules make the stream whole.
 terminal entry has been sent and `live` was.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -114,6 +113,11 @@ Action = Load | Read | SendSubscribed | SendEvents | SendLive | SendEnd | Refuse
 class Subscription:
     """The machine. `after` is what the client sent, `latest` included; `limit` bounds the stored events sent."""
 
+    __slots__ = (
+        *("_after", "_attempts", "_first_seq", "_head", "_known_seq", "_limit", "_live", "_must_read", "_next"),
+        *("_noticed", "_noticed_bytes", "_phase", "_placement", "_position", "_ready", "_status", "_told"),
+    )
+
     def __init__(self, after: object = LATEST, *, limit: int | None = None) -> None:
         self._after = after
         self._limit = limit
@@ -125,8 +129,8 @@ class Subscription:
         self._next: Action | None = Load()
         self._attempts = 0
         self._told = self._live = False
-        self._ready: deque[Entry] = deque()
-        self._noticed: deque[Entry] = deque()
+        self._ready: list[Entry] = []
+        self._noticed: list[Entry] = []
         self._noticed_bytes = 0
         self._known_seq = 0
         self._must_read = False
@@ -320,11 +324,15 @@ class Subscription:
     def _use_notices(self) -> None:
         """Moves what follows the position from the notices to what is ready; drops what was covered."""
         last = self._ready[-1].cursor if self._ready else self._position
-        while self._noticed and self._noticed[0].seq <= last.seq:
-            entry = self._noticed.popleft()
+        covered = 0
+        for entry in self._noticed:
+            if entry.seq > last.seq:
+                break
+            covered += 1
             self._noticed_bytes -= len(entry.raw)
             if entry.seq == last.seq and entry.cursor != last:
                 self._must_read = True
+        del self._noticed[:covered]
         if self._noticed and self._noticed[0].seq == last.seq + 1:
             self._ready.extend(self._noticed)
             self._forget_notices()
@@ -337,14 +345,14 @@ class Subscription:
         entries: list[Entry] = []
         size_bytes = _FRAME_OVERHEAD_BYTES
         replay = not self._live
-        while self._ready:
-            entry = self._ready[0]
+        for entry in self._ready:
             size_bytes += len(entry.raw) + 1
             if entries and size_bytes > EVENTS_FRAME_BYTES:
                 break
             if replay and entry.seq > self._head.seq:
                 break  # what was appended since comes after `live`
-            entries.append(self._ready.popleft())
+            entries.append(entry)
+        del self._ready[: len(entries)]
         self._position = entries[-1].cursor
         kind = type_of(entries[-1].raw)
         if kind in TERMINAL:

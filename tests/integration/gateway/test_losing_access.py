@@ -133,9 +133,11 @@ async def test_a_watcher_that_could_not_be_judged_is_judged_again(gateway: Runni
             self.access_version = ""
 
     guard = Guard(gateway.store, every_s=0.001)
-    with guard.guarding(run, Watcher()):
-        for _ in range(5):
-            await guard.look()
+    watcher = Watcher()
+    guard.add(run, watcher)
+    for _ in range(5):
+        await guard.look()
+    guard.remove(run, watcher)
     assert len(tries) == 3
     await guard.look()
     assert guard._watchers == {}

@@ -17,8 +17,10 @@ def test_what_is_counted_is_shown() -> None:
     metrics.deltas += 1
     metrics.handed_on(0.002)
     metrics.sampled(Sample(lag_ms=20, buffered_bytes=99, store_ms=3), Level.CREATES)
-    with metrics.subscribed():
-        text = metrics.text().decode()
+    metrics.subscribed()
+    metrics.subscribed()
+    metrics.unsubscribed()
+    text = metrics.text().decode()
     for line in (
         "towline_sockets 7.0",
         "towline_runs_followed 3.0",
@@ -34,6 +36,7 @@ def test_what_is_counted_is_shown() -> None:
         "towline_hub_lag_seconds_count 1.0",
     ):
         assert line in text.splitlines()
+    metrics.unsubscribed()
     assert "towline_subscriptions 0.0" in metrics.text().decode().splitlines()
 
 

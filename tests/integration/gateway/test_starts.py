@@ -23,6 +23,38 @@ async def events(gateway: RunningGateway, run: str) -> list[dict[str, Any]]:
     return found
 
 
+REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"command": {}}, 400, "bad_request", "command.type"),
+    ({"command": {"type": "dance"}}, 400, "bad_request", "command.type"),
+    ({"command": {"type": "signal"}}, 400, "bad_request", "command.data.name"),
+    ({"command": {"type": "cancel", "command_id": ""}}, 400, "bad_request", "command.command_id"),
+    ({"command": {"type": "signal", "data": {"name": "x"}}}, 409, "unsupported", "command.data.name"),
+    ({"command": {"type": "signal", "data": {"name": "nudge"}}}, 400, "bad_request", "command.data.payload"),
+    ({"command": {"type": "revise", "data": {"instruction": "x"}}}, 409, "unsupported", "command.type"),
+    (
+        {"command": {"type": "approve", "data": {"request": "a", "digest": "d"}}},
+        404,
+        "not_found",
+        "command.data.request",
+    ),
+    ({"start_at": "soon"}, 400, "bad_request", "start_at"),
+    ({"start_at": 4}, 400, "bad_request", "start_at"),
+    ({"retention": "P1D"}, 400, "bad_request", "retention"),
+    ({"retention": {}}, 400, "bad_request", "retention.archive_after_ms"),
+    ({"retention": {"archive_after_ms": -1}}, 400, "bad_request", "retention.archive_after_ms"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code", "field"), REFUSED)
+async def test_what_is_refused_names_the_field_and_makes_nothing(
+    gateway: RunningGateway, body: dict[str, Any], status: int, code: str, field: str
+) -> None:
+    answer = await post(gateway, **body)
+    told = answer.json()
+    assert (answer.status_code, told["code"], told["field"]) == (status, code, field)
+    assert (await gateway.http.get("/v1/runs")).json()["items"] == []
+
+
 async def test_a_run_starts_at_its_time_and_says_until_then_what_it_waits_for(gateway: RunningGateway) -> None:
     worker = gateway.as_("w", roles=("worker",))
     due_ms = gateway.store.now_ms() + 1500

@@ -137,7 +137,7 @@ class Oracle:
         if not q["closing"]:
             if run.lease_until > self.now:
                 return ["HELD", str(run.lease_until - self.now)]
-            if run.blocked or run.closing or run.held_back or q["run"] not in self.leases:
+            if run.blocked or run.closing or q["run"] not in self.leases:
                 return ["PARKED"]
         lapsed = run.holder if run.lease_until else ""
         run.crashes += bool(run.lease_until) and not q["closing"]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from tests.model.protocol.store_oracle import Oracle
-from tests.support.lab import AGENT, QUEUE, WORKFLOW, Lab, ending, note
+from tests.support.lab import AGENT, QUEUE, WORKFLOW, Lab, come, ending, note
 from towline.protocol import event_data as d
 from towline.protocol import values as v
 from towline.protocol.codec import NewEntry
@@ -136,6 +136,7 @@ class Walk:
                 (self.follow_hints, 2), (self.look, 5), (self.commit, 6), (self.rest, 2), (self.finish, 0.3),
                 (self.renew, 2), (self.die, 0.5), (self.time, 2), (self.sweep, 2), (self.subscribe, 3),
                 (self.stray, 0.7), (self.forget_scripts, 0.1), (self.close_from_outside, 0.3),
+                (self.start_early, 0.3),
             ]  # fmt: skip
             chosen = self.random.choices([s for s, _ in steps], [w for _, w in steps])[0]
             with suppress(api.StoreUnavailable):
@@ -151,7 +152,7 @@ class Walk:
         await self.make(self.random.choice(RUNS))
 
     async def make(self, run: str) -> None:
-        await self.lab.create(run, start_ms=START_MS + 6_000 if run == LATER else 0)
+        await self.lab.create(run, start_ms=START_MS + 15_000 if run == LATER else 0)
 
     async def signal(self) -> None:
         run, command = self.run_name(), f"c{self.random.randrange(40)}"
@@ -351,6 +352,10 @@ class Walk:
             await force_close(self.store, self.run_name(), holder="closer")
         else:
             await self.lab.try_claim(self.run_name(), "closer", closing=True)
+
+    async def start_early(self) -> None:
+        """A sweeper that takes no look at the clock."""
+        await self.store.start_due(LATER, QUEUE, [come()])
 
     async def forget_scripts(self) -> None:
         await self.lab.raw.script_flush()

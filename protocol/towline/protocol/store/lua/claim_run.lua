@@ -14,7 +14,7 @@ local q = cmsgpack.unpack(ARGV[1])
 local run, leases, meta = KEYS[1], KEYS[2], KEYS[3]
 local now = store_now(meta)
 local r = redis.call('HMGET', run, 'last_seq', 'last_tag', 'input_seq', 'epoch', 'nonce', 'lease_until', 'holder',
-  'crashes', 'sealed', 'blocked', 'paused', 'version', 'closing', 'stopping', 'claim_reply', 'held_back')
+  'crashes', 'sealed', 'blocked', 'paused', 'version', 'closing', 'stopping', 'claim_reply')
 if not r[1] then
   return {'NORUN'}
 end
@@ -34,7 +34,7 @@ if not q.closing then
   if lease_until > now then
     return {'HELD', fmt(lease_until - now)}
   end
-  if r[10] == '1' or r[11] == '1' or r[13] == '1' or r[16] or not redis.call('ZSCORE', leases, q.run) then
+  if r[10] == '1' or r[11] == '1' or r[13] == '1' or not redis.call('ZSCORE', leases, q.run) then
     return {'PARKED'}
   end
   if r[12] ~= q.version then

@@ -7,8 +7,6 @@ A call whose answer was lost was done. redis-py repeats it silently, so a plain 
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,60 +20,12 @@ from cryptography.x509.oid import NameOID
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.lab import note, open_lab
+from tests.support.line import Line
 from tests.support.store_peer import Peer
 from towline.protocol.store import api
 from towline.protocol.store.connection import open_client, open_multiplexed
 
 pytestmark = pytest.mark.store
-
-
-class LossyLine:
-    """Between clients and the server at `target`: forwards every call, and now and then loses the answer."""
-
-    def __init__(self, path: Path, target: str, *, loss: float) -> None:
-        self.path = path
-        self.target = target
-        self.loss = loss
-        self.lost = 0
-        self._writers: list[asyncio.StreamWriter] = []
-        self._chance = random.Random(7)
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.path}"
-
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_server, to_server = await asyncio.open_unix_connection(self.target.removeprefix("unix://"))
-
-        async def calls() -> None:
-            while data := await reader.read(65_536):
-                to_server.write(data)
-                await to_server.drain()
-            to_server.close()
-
-        async def answers() -> None:
-            while data := await from_server.read(65_536):
-                if self._chance.random() < self.loss:
-                    self.lost += 1
-                    writer.write(data[: self._chance.randrange(len(data))])
-                    break
-                writer.write(data)
-                await writer.drain()
-            writer.close()
-
-        self._writers += [to_server, writer]
-        await asyncio.gather(calls(), answers(), return_exceptions=True)
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator["LossyLine"]:
-        server = await asyncio.start_unix_server(self._talk, str(self.path))
-        try:
-            yield self
-        finally:
-            server.close()
-            for writer in self._writers:
-                writer.close()
-            await server.wait_closed()
 
 
 async def until_answered(call: Any) -> Any:
@@ -87,7 +37,7 @@ async def until_answered(call: Any) -> Any:
 
 
 async def test_an_answer_that_is_lost_is_not_an_append_that_is_doubled(redis_url: str, tmp_path: Path) -> None:
-    async with LossyLine(tmp_path / "line", redis_url, loss=0.0).open() as line, open_lab(line.url) as lab:
+    async with Line(tmp_path / "line", redis_url, loss=0.0).open() as line, open_lab(line.url) as lab:
         leases = [await lab.held(f"r{number}") for number in range(10)]
         line.loss = 0.2
 
@@ -107,7 +57,7 @@ async def test_an_answer_that_is_lost_is_not_an_append_that_is_doubled(redis_url
 
 async def test_a_plain_append_would_be(redis_url: str, tmp_path: Path) -> None:
     """So the test above is able to find what it looks for."""
-    async with LossyLine(tmp_path / "line", redis_url, loss=0.1).open() as line:
+    async with Line(tmp_path / "line", redis_url, loss=0.1).open() as line:
         client: Any = open_multiplexed(line.url)
         for number in range(200):
             await until_answered(lambda number=number: client.rpush("list", number))

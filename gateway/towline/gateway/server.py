@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
@@ -253,20 +254,9 @@ def own_origins(listener: socket.socket) -> tuple[str, ...]:
     return tuple(dict.fromkeys([address_of(listener), *(f"http://{host}:{port}" for host in hosts)]))
 
 
-def make_server(
-    settings: Settings, listener: socket.socket, on_ready: Callable[[str], None] | None = None
-) -> GatewayServer:
-    """The server for `listener`; run it with `serve(sockets=[listener])`."""
-    if settings.origins is None:
-        public = () if settings.public_url is None else (origin_of(settings.public_url),)
-        settings = msgspec.structs.replace(settings, origins=(*public, *own_origins(listener)))
-    servers: list[GatewayServer] = []
-
-    def leave() -> None:
-        servers[0].give_up()
-
-    app = create_app(settings, on_fault=leave)
-    config = uvicorn.Config(
+def config_of(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+    return uvicorn.Config(
         app,
         http=Intake,
         ws=SocketProtocol,
@@ -282,6 +272,22 @@ def make_server(
         proxy_headers=False,
         timeout_graceful_shutdown=_FINISH_S,
     )
+
+
+def make_server(
+    settings: Settings, listener: socket.socket, on_ready: Callable[[str], None] | None = None
+) -> GatewayServer:
+    """The server for `listener`; run it with `serve(sockets=[listener])`."""
+    if settings.origins is None:
+        public = () if settings.public_url is None else (origin_of(settings.public_url),)
+        settings = msgspec.structs.replace(settings, origins=(*public, *own_origins(listener)))
+    servers: list[GatewayServer] = []
+
+    def leave() -> None:
+        servers[0].give_up()
+
+    app = create_app(settings, on_fault=leave)
+    config = config_of(app)
     address = address_of(listener)
     ready = None if on_ready is None else (lambda: on_ready(address))
     servers.append(GatewayServer(config, app, ready, drain_s=settings.drain_ms / 1000))

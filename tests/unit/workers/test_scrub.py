@@ -16,8 +16,8 @@ from towline.protocol.approvals import digest_of
 from towline.protocol.codec import NewEntry
 from towline.protocol.events import Actor
 from towline.workers.commits import AttemptFailed
-from towline.workers.scrub import PATH, SECRET, Scrubber, for_worker
-from towline.workers.scrub_stream import LEAD_CHARS, ScrubStream
+from towline.workers.scrub import LEAD_CHARS, PATH, SECRET, Scrubber, for_worker
+from towline.workers.scrub_stream import ScrubStream
 from towline.workers.secrets import PREFIX, Secret
 from towline.workers.settings import WorkerSettingsError, from_environment
 
@@ -92,7 +92,13 @@ def test_an_expression_of_the_operator_is_taken_out() -> None:
             )
 
 
-@given(st.text(alphabet="ab/ skh-_1eyJ.canary5öP", max_size=60))
+KEYED = ["API_KEY=", "token: ", "Bearer ", "://u:", "@", "Authorization: ", "a1b2c3d4e5", "[secret]", " ", '"', "x"]
+
+
+@given(
+    st.text(alphabet="ab/ skh-_1eyJ.canary5öP", max_size=60)
+    | st.lists(st.sampled_from(KEYED), max_size=12).map("".join)
+)
 def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     scrubber = Scrubber(secrets=lambda: VALUES, folders=FOLDERS)
     once = scrubber.text(text + CANARY)

@@ -5,6 +5,8 @@ What is replaced, wherever it stands in a text, a list, a key or a value of any 
     a secret of this worker, plain, percent-encoded or in base64    [secret]
     what looks like a key (well-known shapes), or matches the
       expression in TOWLINE_WORKER_SCRUB                            [secret]
+    the value of an assignment to a name like API_KEY, of a
+      header like Authorization, the password of a URL              [secret]
     this machine's folders: allowed roots, the working folder,
       the home and the data folder; what lies below keeps its
       place: /home/ana/x/a.py -> [path]/x/a.py                      [path]
@@ -31,14 +33,17 @@ from towline.protocol.approvals import digest_of
 from towline.protocol.codec import NewEntry
 from towline.protocol.source_paths import allowed_roots
 from towline.protocol.store.api import CommandOutcome
+from towline.workers import scrub_keyed
 from towline.workers.commits import AttemptFailed, Commit, Outcome
 from towline.workers.decisions import Published
+from towline.workers.scrub_keyed import SECRET
 from towline.workers.secrets import know_all, known_values
 
 T = TypeVar("T")
-SECRET: Final = "[secret]"
 PATH: Final = "[path]"
 SHORTEST: Final = 6
+LEAD_CHARS: Final = 3
+"""Of what is taken out of a text in pieces, so many characters may have left before that was known."""
 _IDS: Final = frozenset({"step", "artifact", "sha256", "request", "digest", "timer", "command_id", "message", "id"})
 """Members of an event's data that name things: texts that happen to look alike must not change them."""
 
@@ -55,7 +60,12 @@ _SHAPES: Final = (
     r"\bhf_[A-Za-z0-9]{20,}",
     r"\bnpm_[A-Za-z0-9]{30,}",
 )
-
+_CUT_SHAPES: Final = re.compile(
+    r"(?:\b(?:sk|pk|rk)[-_](?=[A-Za-z_-]*\d)[A-Za-z0-9_-]+"
+    r"|\beyJ[\w-]{8,}(?:\.[\w-]*){0,2}"
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza|hf_|npm_)(?=[A-Za-z_-]*\d)[\w-]{4,})\Z"
+)
+"""The shapes, where a text breaks off in the middle of one. What has no digit yet may be a word."""
 
 MARKS: Final = (
     *("PRIVATE KEY", "eyJ", "sk-", "sk_", "pk-", "pk_", "rk-", "rk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
@@ -107,17 +117,26 @@ class Scrubber:
         # A plain search first: nearly every text holds nothing of the kind, and expressions are slow.
         if any(mark in text for mark in MARKS):
             text = self._shapes.sub(SECRET, text)
+        text = scrub_keyed.clean(text)
         if self._own is not None:
             text = self._own.sub(lambda match: SECRET if match[0] else "", text)
         if self._paths is not None and any(folder in text for folder in self.folders):
             text = self._paths.sub(PATH, text)
         return text
 
+    def end(self, text: str) -> str:
+        """`text`, scrubbed and broken off, without what its last characters may be the beginning of."""
+        for literal in self.literals:
+            for size in range(min(len(literal) - 1, len(text)), LEAD_CHARS, -1):
+                if text.endswith(literal[:size]):
+                    return text[:-size] + SECRET
+        return scrub_keyed.clean_end(_CUT_SHAPES.sub(SECRET, text))
+
     def start_around(self, text: str, at: int) -> int:
-        """Where the key-shaped match around `at` begins; `at` where there is none."""
-        if not any(mark in text for mark in MARKS):
-            return at
-        return next((found.start() for found in self._shapes.finditer(text) if found.start() < at < found.end()), at)
+        """Where the secret around `at` begins that is known by its looks; `at` where there is none."""
+        if any(mark in text for mark in MARKS):
+            at = next((found.start() for found in self._shapes.finditer(text) if found.start() < at < found.end()), at)
+        return scrub_keyed.start_around(text, at)
 
     def value(self, value: Any) -> Any:
         """A plain JSON value, keys and all."""

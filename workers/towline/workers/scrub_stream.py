@@ -1,18 +1,18 @@
 """Scrubbing a text that comes in pieces: no secret gets through because a boundary cuts it in two.
 
 Promises that of what `Scrubber` takes out at most its first `LEAD_CHARS` come out before its replacement, however the
-pieces are cut, and that a text which is nothing of the kind is not held back. So what may be the beginning of
-something waits until it is known; of what is longer than `HELD_CHARS` only the replacement comes. Leaves offsets and
-publishing to `messages`.
+pieces are cut and wherever the text breaks off, and that a text which is nothing of the kind is not held back. So what
+may be the beginning of something waits until it is known; of what is longer than `HELD_CHARS` only the replacement
+comes. Leaves offsets and publishing to `messages`.
 """
 
 import re
 from typing import Final
 
-from towline.workers.scrub import MARKS, SECRET, Scrubber
+from towline.workers import scrub_keyed
+from towline.workers.scrub import LEAD_CHARS, MARKS, SECRET, Scrubber
 
 HELD_CHARS: Final = 4096
-LEAD_CHARS: Final = 3
 OWN_CHARS: Final = 200
 """How long a match of the operator's own expression may be to be found across pieces."""
 _WORD: Final = re.compile(r"[!-~]+\Z")
@@ -20,6 +20,7 @@ _WORD_END: Final = re.compile(r"(?=[^!-~])")
 _KEY: Final = "-----BEGIN "
 _KEY_END: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 _KEY_END_CHARS: Final = 60
+_WORDS_CHARS: Final = 16
 
 
 class ScrubStream:
@@ -52,14 +53,16 @@ class ScrubStream:
         """The text is over: what is left of it."""
         if self._inside is not None:
             self._inside, self._held = None, ""
-        return self._let_go(len(self._held))
+        return self._let_go(len(self._held), is_end=True)
 
-    def _let_go(self, size: int) -> str:
+    def _let_go(self, size: int, *, is_end: bool = False) -> str:
         """The first `size` characters that are held, clean."""
         before, ready = self._lead, self._held[:size]
         self._held = self._held[size:]
         self._lead = (before + ready)[-LEAD_CHARS:]
         clean = self._scrubber.text(before + ready)
+        if is_end:
+            clean = self._scrubber.end(clean)
         same = 0
         while same < min(len(before), len(clean)) and before[same] == clean[same]:
             same += 1
@@ -86,14 +89,21 @@ class ScrubStream:
         keep = len(text)
         if (key := self._open_key()) is not None:
             keep = min(keep, key)
+        if (keyed := scrub_keyed.open_from(text)) is not None:
+            keep = min(keep, keyed)
         if self._scrubber.has_own_pattern:
             keep = min(keep, max(0, len(text) - OWN_CHARS))
         if (word := _WORD.search(text)) is not None:
             begun = [at for mark in MARKS if (at := text.find(mark, word.start())) >= 0]
             keep = min([keep, *begun])
+        small = text[-_WORDS_CHARS:].lower()
         for whole in (_KEY, *MARKS, *self._scrubber.literals, *self._scrubber.folders):
-            for size in range(min(len(whole), len(text)), LEAD_CHARS, -1):
-                if text.endswith(whole[:size]):
-                    keep = min(keep, len(text) - size)
-                    break
+            keep = min(keep, len(text) - _begun(whole, text))
+        for word in scrub_keyed.WORDS:
+            keep = min(keep, len(text) - _begun(word, small))
         return max(0, self._scrubber.start_around(text, keep) - lead)
+
+
+def _begun(whole: str, text: str) -> int:
+    """With how many characters of `whole` the text ends; 0 where they are so few that they may leave."""
+    return next((n for n in range(min(len(whole), len(text)), LEAD_CHARS, -1) if text.endswith(whole[:n])), 0)

@@ -18,6 +18,7 @@ from towline.protocol import commands, requests
 from towline.protocol.codec import Entry
 from towline.protocol.commands import Receipt
 from towline.protocol.errors import ProblemError, problem
+from towline.protocol.events import EVENTS
 from towline.protocol.ids import is_command_id, random_id
 from towline.protocol.limits import WAIT_MAX_MS
 from towline.protocol.projection import may_read
@@ -127,9 +128,10 @@ async def request(call: Call) -> Response:
     run, name = call.path("run"), call.path("request")
     caller, _ = await call.services.reach(call.credential, run)
     state, _ = await request_state(call.services.store, run, name)
-    if not may_read(caller.role, "collaborator") and not requests.is_named(state, caller):
-        raise problem("not_found", "The run has no such request, or you may not read it.")
     opened = await _opening(call, run, name)
+    audience = EVENTS["approval.requested"].audience if opened is None else opened.meta.audience
+    if not may_read(caller.role, audience) and not requests.is_named(state, caller):
+        raise problem("not_found", "The run has no such request, or you may not read it.")
     since = None if opened is None else opened.event().ts
     return json_answer(requests.to_wire(state, caller, seq=None if opened is None else opened.seq, since=since))
 

@@ -5,7 +5,7 @@ and that an event a caller may read whole leaves as the bytes that stand in the 
 the caller is. Read `events` (audiences) and `run` first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ from towline.protocol import approvals
 from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import Cursor
 from towline.protocol.events import EVENTS, Audience
-from towline.protocol.run_state import Run
+from towline.protocol.run_state import Run, blocker_field
 
 Role = Literal["share", "viewer", "collaborator", "owner", "operator", "worker"]
 """A caller's role on one run. `share` is a viewer through a link, `worker` the holder of its lease."""
@@ -87,11 +87,8 @@ def project_run(
         if _null(wire, name, member):
             redacted.append(path)
     wire["waiting_on"] = [_project_wait(wait, caller, redacted) for wait in wire["waiting_on"]]
-    if not may_read(caller.role, "operator"):
-        for blocker in wire["blockers"]:
-            if blocker.pop("detail", None) is not None:
-                blocker["detail"] = None
-                redacted.append("blockers.detail")
+    for blocker in wire["blockers"]:
+        _project_blocker(blocker, run.audiences, caller.role, redacted)
     if caller.role == "share":
         _hide_subjects(wire)
     if wire["outcome"] is not None and wire["outcome"]["result_ref"] is None:
@@ -103,6 +100,21 @@ def project_run(
     wire["first_seq"] = first_seq
     wire["cursor"] = str(cursor)
     return wire
+
+
+def _project_blocker(
+    blocker: dict[str, Any], audiences: Mapping[str, Audience], role: Role, redacted: list[str]
+) -> None:
+    """Hides of a blocker what is above `role`; that there is one, and of which kind, everybody is told."""
+    hidden = (
+        [] if may_read(role, audiences.get(blocker_field(blocker["id"]), "viewer")) else ["title", "by", "remedies"]
+    )
+    if not may_read(role, audiences.get(blocker_field(blocker["id"], "detail"), "operator")):
+        hidden.append("detail")
+    for member in hidden:
+        if blocker.get(member) is not None:
+            blocker[member] = None
+            redacted.append(f"blockers.{member}")
 
 
 def _null(wire: dict[str, Any], name: str, member: str) -> bool:
@@ -145,8 +157,7 @@ def _project_wait(wait: dict[str, Any], caller: Caller, redacted: list[str]) -> 
     audience = wait.pop("audience")
     wait["may_answer"] = may_answer_wait(wait, caller)
     del wait["deciders"], wait["exclude"]
-    named = caller.role == "viewer" and wait["may_answer"]
-    if not may_read(caller.role, audience) and not named:
+    if not may_read(caller.role, audience) and not wait["may_answer"]:
         wait["title"] = wait["request"] = None
         redacted.append("waiting_on.request")
     return wait

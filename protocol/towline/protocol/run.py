@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from towline.protocol import event_data as ev
 from towline.protocol import times
-from towline.protocol.events import EVENTS, Audience, Event, data_of
+from towline.protocol.events import Audience, Event, data_of
 from towline.protocol.limits import REQUEST_INLINE_BYTES
+from towline.protocol.run_audiences import Changes, audience_of, audiences_after
 from towline.protocol.run_state import Outcome, Run, Wait
 from towline.protocol.values import (
     Blocker,
@@ -30,7 +31,6 @@ from towline.protocol.values import (
 START_TIMER: Final = "start_at"
 """The timer whose `timer.fired` says that the time has come for which a run was queued; no event starts it."""
 
-Changes = dict[str, Any]
 _Handler = Callable[[Run, Event, Any], Changes]
 
 
@@ -48,7 +48,7 @@ def fold(run: Run, event: Event) -> Run:
         elapsed_ms = max(0, times.from_wire(event.ts) - times.from_wire(run.updated_at))
         usage: Spent = changes.get("usage", run.usage)
         changes["usage"] = replace(usage, active_ms=usage.active_ms + elapsed_ms)
-    audiences = _audiences(run, event, changes)
+    audiences = audiences_after(run, event, changes)
     return replace(run, **changes, updated_at=event.ts, last_seq=event.seq, audiences=audiences)
 
 
@@ -62,43 +62,6 @@ def fold_all(run_id: str, run: Run | None, events: Iterable[Event]) -> Run:
     if run is None:
         raise ValueError(f"run {run_id} has no event yet")
     return run
-
-
-def audience_of(event: Event, path: str = "") -> Audience:
-    """Who may read the data member `path` of `event` (all of it by default)."""
-    row = EVENTS[event.type]
-    if event.audience != row.audience:
-        return event.audience
-    return row.fields.get(path, row.audience)
-
-
-_ADDITIVE: Final = {"usage", "waiting_on", "blockers", "plan"}
-"""Fields that many events set together: the narrowest audience among the setters holds."""
-_ORDER: Final = {"viewer": 0, "collaborator": 1, "operator": 2}
-
-
-def _audiences(run: Run, event: Event, changes: Changes) -> dict[str, Audience]:
-    audiences: dict[str, Audience] = dict(run.audiences)
-    whole = audience_of(event)
-    for name in changes:
-        if name in ("waiting_on", "blockers", "status", "status_detail", "stopping", "pausing"):
-            continue  # each member, or the status itself, says who may read it
-        setter = whole
-        if name == "usage" and event.type not in _SPENDING:
-            continue
-        if name in _ADDITIVE and _ORDER[audiences.get(name, "viewer")] > _ORDER[setter]:
-            continue
-        if audiences.get(name, "viewer") != setter:
-            audiences[name] = setter
-    if "outcome" in changes:
-        for member, path in (
-            ("outcome.result", "result"),
-            ("outcome.result_ref", "result"),
-            ("outcome.error.message", "error.message"),
-        ):
-            if (reader := audience_of(event, path)) != "viewer":
-                audiences[member] = reader
-    return audiences
 
 
 def begin(run_id: str, event: Event) -> Run:
@@ -164,7 +127,10 @@ def _waiting(run: Run, event: Event, data: ev.RunWaiting) -> Changes:
         if ref.kind == "signal":
             request = {"name": ref.name, **({"schema": ref.schema} if ref.schema is not None else {})}
         title = {"signal": f"Waits for the signal {ref.name}", "timer": "Waits before the next attempt"}
-        waits.append(Wait(ref.id, ref.kind, title.get(ref.kind, ref.name), event.ts, event.seq, request=request))
+        named_as = title.get(ref.kind, ref.name)
+        waits.append(
+            Wait(ref.id, ref.kind, named_as, event.ts, event.seq, request=request, audience=audience_of(event))
+        )
     kinds = [ref.kind for ref in data.on]
     code: str | None = kinds[0] if kinds else None
     if kinds and all(kind == "timer" and ref.name == "retry" for kind, ref in zip(kinds, data.on, strict=True)):
@@ -290,7 +256,8 @@ def _resolved(run: Run, event: Event, data: ev.ApprovalResolved | ev.InputResolv
 
 
 def _timer_started(run: Run, event: Event, data: ev.TimerStarted) -> Changes:
-    wait = Wait(data.timer, "timer", data.why, event.ts, event.seq, request={"due_at": data.due_at})
+    due = {"due_at": data.due_at}
+    wait = Wait(data.timer, "timer", data.why, event.ts, event.seq, request=due, audience=audience_of(event))
     return {"waiting_on": [*run.waiting_on, wait]}
 
 
@@ -312,7 +279,7 @@ def _child_finished(run: Run, event: Event, data: ev.ChildFinished) -> Changes:
 def _command_received(run: Run, event: Event, data: ev.CommandReceived) -> Changes:
     if data.type == "pause" and run.status not in ("paused", "blocked"):
         return {"pausing": True}
-    return {"pausing": False} if data.type == "resume" else {}
+    return {"pausing": False} if data.type == "resume" and run.pausing else {}
 
 
 def _cancel_requested(run: Run, event: Event, data: ev.CancelRequested) -> Changes:
@@ -348,8 +315,6 @@ def _artifact(run: Run, event: Event, data: ev.ArtifactCreated) -> Changes:
 def _checkpoint(run: Run, event: Event, data: ev.CheckpointSaved) -> Changes:
     return {"checkpoint": Checkpoint(event.seq, data.title, data.done, data.next, data.evidence)}
 
-
-_SPENDING: Final = {"tool.started", "tool.retrying", "tool.finished", "tool.failed"}
 
 _HANDLERS: Final[dict[str, _Handler]] = {
     "run.started": _started,

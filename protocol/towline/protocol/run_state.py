@@ -53,6 +53,11 @@ class Outcome(Struct, frozen=True):
     claims: list[Claim] = []
 
 
+def blocker_field(blocker: str, member: str = "") -> str:
+    """Where `Run.audiences` says who may read a blocker, or one member of it."""
+    return f"blockers/{blocker}/{member}"
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """The fold of a log up to `last_seq`. Field by field as the contract's Run.
 

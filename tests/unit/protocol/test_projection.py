@@ -21,6 +21,7 @@ from towline.protocol.run_state import Run
 from towline.protocol.times import to_wire
 
 ROLES: tuple[Role, ...] = get_args(Role)
+READERS: tuple[Role, ...] = ("viewer", "owner", "operator")
 READS = {"share": 0, "viewer": 0, "collaborator": 1, "owner": 1, "operator": 2, "worker": 2}
 RANK = {"viewer": 0, "collaborator": 1, "operator": 2}
 
@@ -178,6 +179,46 @@ def test_details_of_blockers_are_for_operators() -> None:
         assert wire["blockers"][0]["detail"] is None
         assert wire["redacted"] == ["blockers.detail"]
     assert seen(log.run, "operator")["blockers"][0]["detail"] == {"at": "/home"}
+
+
+def test_what_a_producer_narrowed_is_hidden_in_the_run_as_in_the_event() -> None:
+    log = Log()
+    log.start()
+    due = to_wire(0)
+    log.add("blocker.raised", d.BlockerRaised(**msgspec.to_builtins(blocker())), audience="collaborator")
+    log.add("timer.started", d.TimerStarted(timer="t1", due_at=due, why="secret"), audience="operator")
+    cancel = d.CancelRequested(command_id="c", by="user:bob", reason="secret", deadline=due)
+    log.add("cancel.requested", cancel, audience="collaborator")
+    log.add("run.paused", d.RunPaused(code="user", by="user:bob", text="secret"), audience="operator")
+    viewer, owner, operator = (seen(log.run, role) for role in READERS)
+    assert viewer["blockers"][0] | {"since": None} == {
+        "id": "b", "kind": "poison", "title": None, "since": None, "by": None, "stops": True, "remedies": None,
+        "detail": None,
+    }  # fmt: skip
+    assert (owner["blockers"][0]["title"], owner["blockers"][0]["detail"]) == ("t", {"at": "/home"})
+    assert (viewer["stopping"], owner["stopping"]["reason"]) == (None, "secret")
+    assert (viewer["status"], viewer["status_detail"], owner["status_detail"]) == ("paused", None, None)
+    assert operator["status_detail"]["text"] == "secret"
+    assert [run["waiting_on"][0]["title"] for run in (viewer, owner, operator)] == [None, None, "secret"]
+    assert {"stopping", "status_detail", "blockers.title", "waiting_on.request"} <= set(viewer["redacted"])
+    # Told anew for everybody, it is.
+    log.add("run.resumed", d.RunResumed(from_="paused"))
+    log.add("blocker.raised", d.BlockerRaised(**msgspec.to_builtins(blocker())))
+    assert seen(log.run, "viewer")["blockers"][0]["title"] == "t"
+    log.add("blocker.cleared", d.BlockerCleared(id="b", by="worker-7", how="went away"))
+    assert not [field for field in log.run.audiences if field.startswith("blockers")]
+
+
+def test_that_a_pause_was_asked_for_is_told_to_who_may_read_the_command() -> None:
+    log = Log()
+    log.start()
+    assert seen(log.run, "viewer")["pausing"] is False
+    log.add("command.received", d.CommandReceived(command_id="c", type="pause", payload=None))
+    assert [seen(log.run, role)["pausing"] for role in READERS] == [None, True, True]
+    log.add("run.paused", d.RunPaused(code="user"))
+    assert [seen(log.run, role)["pausing"] for role in READERS] == [False, False, False]
+    log.add("command.received", d.CommandReceived(command_id="c2", type="resume", payload=None))
+    assert seen(log.run, "viewer")["pausing"] is False
 
 
 @pytest.mark.parametrize("why", [None, "x" * 9000])

@@ -40,6 +40,7 @@ def schemas_of(types: Iterable[Any]) -> tuple[list[Schema], dict[str, Schema]]:
     fold = found.pop(names[Run])
     found[names[answers.Run]] = _run(fold, {"$ref": PREFIX + names[Heartbeat]})
     _project_waits(found)
+    _project_blockers(found)
     found.update(_events({type_: names[row.data] for type_, row in EVENTS.items()}, names[Actor]))
     found[names[answers.Event]] = _any_event()
     found[names[answers.Problem]] = _problem(found.pop(names[errors.Problem]))
@@ -92,6 +93,12 @@ def _project_waits(components: dict[str, Schema]) -> None:
     members = {n: s for n, s in wait["properties"].items() if n not in ("audience", "deciders", "exclude")}
     members["may_answer"] = {"type": "boolean"}
     components["Wait"] = {**wait, "properties": members, "required": list(members)}
+
+
+def _project_blockers(components: dict[str, Schema]) -> None:
+    """Members of `blockers` as callers read them: what is above the caller is null."""
+    members = components["Blocker"]["properties"]
+    members.update({name: _nullable(members[name]) for name in ("title", "by", "remedies")})
 
 
 def _events(datas: Mapping[str, str], actor: str) -> dict[str, Schema]:

@@ -22,7 +22,7 @@ from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import Cursor
 from towline.protocol.events import Actor
 from towline.protocol.frames import SUBPROTOCOL
-from towline.protocol.store.api import Claimed, Commit, Committed, WorkflowInfo
+from towline.protocol.store.api import Claimed, Commit, Committed, Fence, WorkflowInfo
 from towline.protocol.store.redis import RedisStore
 
 SECRET = b"a secret of tests, long enough to sign with"
@@ -163,6 +163,10 @@ class Hand:
     def run(self) -> str:
         return self._claimed.run
 
+    @property
+    def fence(self) -> Fence:
+        return self._claimed.fence
+
     def commit(self, *entries: NewEntry, **more: Any) -> Commit:
         self._number += 1
         return Commit(
@@ -184,11 +188,11 @@ class Hand:
         """Appends `count` notes in one commit."""
         return await self.write(*[note(f"{text} {n}") for n in range(count)])
 
-    async def complete(self) -> Committed:
-        """Ends the run."""
+    async def complete(self, ending: NewEntry | None = None) -> Committed:
+        """Ends the run, with `ending` or as completed."""
         data = d.RunCompleted(summary="done", claims=[], verified=None)
         self.seen = (await self._store.facts(self._claimed.run)).head
-        return await self._store.close(self.commit(NewEntry("run.completed", AGENT, data)))
+        return await self._store.close(self.commit(ending or NewEntry("run.completed", AGENT, data)))
 
 
 AGENT = Actor("agent", "wf:toy")

@@ -14,9 +14,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tests.support.gateway import RunningGateway
+from tests.support.soak import SOAK
 from towline.protocol.frames import SUBPROTOCOL
 
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 300 if SOAK else 60
 _WAIT_MS: Final = 10_000
 
 
@@ -67,10 +68,11 @@ class Reader(Protocol):
 
 
 class _Streamed:
-    """What sockets and event streams have in common: frames."""
+    """What sockets and event streams have in common: frames. `heard`: every frame, as it came."""
 
-    def __init__(self, gateway: RunningGateway, run: str, credential: str) -> None:
-        self.gateway, self.run, self.credential = gateway, run, credential
+    def __init__(self, gateway: RunningGateway, run: str, credential: str, *, deltas: bool = False) -> None:
+        self.gateway, self.run, self.credential, self.deltas = gateway, run, credential, deltas
+        self.heard: list[bytes] = []
         self.begin = Frame("")
         self.cursor = ""
         self.raws: list[bytes] = []
@@ -125,40 +127,43 @@ class SocketReader(_Streamed):
             additional_headers=headers,
             max_queue=None,
         )
-        ask = {"op": "subscribe", "id": "s", "run": self.run, "after": after}
-        await self._connection.send(msgspec.json.encode(ask if limit is None else {**ask, "limit": limit}).decode())
+        ask: dict[str, Any] = {"op": "subscribe", "id": "s", "run": self.run, "after": after}
+        ask |= {"limit": limit} if limit else {}
+        ask |= {"include": ["delta"]} if self.deltas else {}
+        await self._connection.send(msgspec.json.encode(ask).decode())
         assert (await self.next()).op == "welcome"
         return await self.told()
 
     async def next(self) -> Frame:
-        while (frame := _frames.decode(await self._connection.recv())).op == "heartbeat":
-            pass
-        return frame
+        while True:
+            self.heard.append(await self._connection.recv(decode=False))
+            if (frame := _frames.decode(self.heard[-1])).op != "heartbeat":
+                return frame
 
     async def drop(self) -> None:
         self._connection.transport.abort()
         await self._connection.wait_closed()
 
 
-class _Line:
+class Line:
     """One HTTP connection, read by hand: a library would cost more than all that is tested here."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self._writer = reader, writer
 
     @classmethod
-    async def to(cls, gateway: RunningGateway) -> "_Line":
+    async def to(cls, gateway: RunningGateway) -> "Line":
         host, _, port = gateway.url.removeprefix("http://").partition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 
     def ask(self, path: str, credential: str, *more: str) -> None:
-        lines = (f"GET /v1/runs/{path} HTTP/1.1", "Host: test", f"Authorization: Bearer {credential}", *more, "", "")
+        lines = (f"GET /v1/{path} HTTP/1.1", "Host: test", f"Authorization: Bearer {credential}", *more, "", "")
         self._writer.write("\r\n".join(lines).encode())
 
     async def begin(self) -> bytes:
-        """The answer without its body, which must be there."""
+        """The answer without its body, which is there or, for a stream that had ended, is not to come."""
         head = await self.reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
+        assert head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 204")), head
         return head.lower()
 
     async def body(self) -> bytes:
@@ -173,16 +178,19 @@ class _Line:
 class SseReader(_Streamed):
     """Over a stream of server-sent events, resumed as a browser does it."""
 
-    _line: _Line
+    _line: Line
 
     async def join(self, after: str, limit: int | None = None) -> Frame:
-        query = f"after={after}" if limit is None else f"after={after}&limit={limit}"
+        query = f"after={after}" + (f"&limit={limit}" if limit else "") + ("&include=delta" if self.deltas else "")
         more: tuple[str, ...] = ("Accept: text/event-stream",)
         if self.cursor:
             query, more = "after=0", (*more, f"Last-Event-ID: {after}")
-        self._line = await _Line.to(self.gateway)
-        self._line.ask(f"{self.run}/events?{query}", self.credential, *more)
-        await self._line.begin()
+        self._line = await Line.to(self.gateway)
+        self._line.ask(f"runs/{self.run}/events?{query}", self.credential, *more)
+        if b" 204 " in (await self._line.begin()).partition(b"\r\n")[0]:  # nothing follows what it has
+            self._line.abort()
+            self.has_ended = True
+            return Frame("end", after, recovery="resumed")
         self._text = ""
         return await self.told()
 
@@ -197,7 +205,8 @@ class SseReader(_Streamed):
             self._text = rest
             fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
             if "data" in fields:
-                frame = _frames.decode(fields["data"])
+                self.heard.append(fields["data"].encode())
+                frame = _frames.decode(self.heard[-1])
                 assert (fields["event"], fields.get("id")) == (frame.op, frame.cursor)
                 return frame
 
@@ -210,7 +219,7 @@ class PageReader:
 
     def __init__(self, gateway: RunningGateway, run: str, credential: str) -> None:
         self._gateway, self._run, self._credential = gateway, run, credential
-        self._line: _Line | None = None
+        self._line: Line | None = None
         self.begin = Frame("")
         self.cursor = ""
         self.raws: list[bytes] = []
@@ -218,11 +227,11 @@ class PageReader:
 
     async def join(self, after: str, limit: int | None = None) -> Frame:
         assert limit is None, "pages are not limited"
-        self._line = self._line or await _Line.to(self._gateway)
+        self._line = self._line or await Line.to(self._gateway)
         if self.begin.op:  # it has its Run, and goes on from its cursor
             self.cursor = after
             return Frame("subscribed", after, recovery="resumed")
-        self._line.ask(self._run, self._credential)
+        self._line.ask(f"runs/{self._run}", self._credential)
         run = msgspec.json.decode(await self._line.body())
         self.cursor = run["cursor"] if after == "latest" else after
         self.begin = Frame("subscribed", self.cursor, recovery="resumed", projection=run)
@@ -246,10 +255,10 @@ class PageReader:
             self._line.abort()
             self._line = None
 
-    def _ask_page(self) -> _Line:
+    def _ask_page(self) -> Line:
         assert self._line is not None
         query = f"after={self.cursor}&wait_ms={_WAIT_MS}&limit=1000"
-        self._line.ask(f"{self._run}/events?{query}", self._credential)
+        self._line.ask(f"runs/{self._run}/events?{query}", self._credential)
         return self._line
 
 

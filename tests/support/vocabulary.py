@@ -41,7 +41,7 @@ def data_for(type_: str, filler: Filler) -> Any:
     """Data of an event type."""
     data = _value(inspect.type_info(EVENTS[type_].data), filler, "")
     if type_ == "budget.changed":  # the caps that there are stand in a struct of their own
-        return type(data)(caps={"tokens": filler.number("caps.tokens")}, by=data.by)
+        return type(data)(caps={"tokens": filler.number("tokens")}, by=data.by)
     return data
 
 

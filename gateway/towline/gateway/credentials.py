@@ -6,7 +6,10 @@ with one sentence that does not tell a wrong credential from one that ended or w
 may do with a run to `access`.
 """
 
+import hashlib
 import secrets
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
@@ -26,6 +29,8 @@ TicketKind = Literal["socket", "events", "artifact"]
 SOCKET_MS: Final = 30_000
 ARTIFACT_MS: Final = 300_000
 _TICKET_CHARS: Final = 64
+_VERIFIED: Final = 10_000
+"""How many tokens are remembered."""
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -47,6 +52,8 @@ class Credentials:
         self._secret = settings.jwt_secret
         self._issuer = None if settings.jwks is None else Issuer(settings.jwks)
         self._whose = (settings.issuer, settings.audience)
+        self._verified: OrderedDict[bytes, tuple[Credential, Sequence[PublicKey]]] = OrderedDict()
+        """By a hash of their text: what was verified lately, and with which keys."""
 
     async def verify(self, token: str) -> Credential:
         """The credential that a token proves. Raises `BadToken`, `unavailable`, and what the store raises."""
@@ -63,7 +70,18 @@ class Credentials:
             return self._judged(token, await self._issuer.keys(anew=True))
 
     def _judged(self, token: str, public: Sequence[PublicKey]) -> Credential:
-        return verifying.verify(Keyring(self._secret, public, *self._whose), token)
+        """What `token` proves with these keys. One that holds is checked once while it and the keys stay the same."""
+        if not token.isascii():
+            raise BadToken("It is not a JWT.")
+        name = hashlib.sha256(token.encode()).digest()
+        kept = self._verified.get(name)
+        if kept is not None and kept[1] is public and kept[0].expires_at_ms > time.time() * 1000:
+            return kept[0]
+        credential = verifying.verify(Keyring(self._secret, public, *self._whose), token)
+        self._verified[name] = credential, public
+        if len(self._verified) > _VERIFIED:
+            self._verified.popitem(last=False)
+        return credential
 
     async def _share(self, text: str) -> Credential:
         token = grants.read_share_token(text)

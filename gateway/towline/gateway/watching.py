@@ -16,6 +16,7 @@ from typing import Final, TypeVar, assert_never
 from towline.gateway.admission import Shed
 from towline.gateway.guard import UNJUDGED
 from towline.gateway.limits import Who
+from towline.gateway.patience import when_back
 from towline.gateway.peer import Peer
 from towline.gateway.prepared import Batch
 from towline.gateway.services import Services
@@ -26,13 +27,11 @@ from towline.protocol import subscription as s
 from towline.protocol.cursor import Cursor
 from towline.protocol.errors import ProblemError
 from towline.protocol.projection import Caller, Role, project_entry, reader_class
-from towline.protocol.store.api import Loaded, LogPage, NoRun, RunGone, StoreError, StoreUnavailable
+from towline.protocol.store.api import Loaded, LogPage, NoRun, RunGone, StoreError
 from towline.protocol.tokens import Credential
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 0.5
-_RETRY_FIRST_S: Final = 0.1
-_RETRY_MAX_S: Final = 2.0
 
 
 class Watching:
@@ -396,12 +395,4 @@ class Watching:
 
     async def _waited(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`; a store that is away is asked again, once the client knows where it stands."""
-        delay_s = _RETRY_FIRST_S
-        while True:
-            try:
-                return await call()
-            except StoreUnavailable:
-                if not self._was_told:
-                    raise
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _RETRY_MAX_S)
+        return await call() if not self._was_told else await when_back(call)

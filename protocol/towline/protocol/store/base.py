@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import redis.asyncio
-
 from towline.protocol.limits import LEASE_MS, UNAPPLIED_COMMANDS
 from towline.protocol.store import api
 from towline.protocol.store.connection import Clock, translated
 from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys, index_part
+from towline.protocol.store.multiplex import Multiplexed
 from towline.protocol.store.reading import Reader
 from towline.protocol.store.scripts import Probe, Scripts
 from towline.protocol.store.wire import pack_entries
@@ -22,7 +21,7 @@ from towline.protocol.store.wire import pack_entries
 class ScriptCaller(Reader):
     """Runs scripts over one client. `is_for_tests`: the store was initialised for tests."""
 
-    def __init__(self, client: redis.asyncio.Redis, probe: Probe | None) -> None:
+    def __init__(self, client: Multiplexed, probe: Probe | None) -> None:
         super().__init__(client)
         self.clock = Clock()
         self.is_for_tests = False

@@ -31,7 +31,8 @@ AS_IT_IS: Final[Mapping[str, Any]] = {"as_it_is": True}
 """Options of a command whose answer is not put into redis-py's shape, which costs more than reading a log."""
 
 
-def _packed(arguments: Sequence[Any]) -> bytes:
+def packed(arguments: Sequence[Any]) -> bytes:
+    """A command as it travels."""
     name = arguments[0]
     if " " in name:
         arguments = (*name.split(), *arguments[1:])
@@ -63,9 +64,17 @@ class Multiplexed(redis.asyncio.Redis):
             self._others = self._new_lane()
         return self._others
 
+    async def ask(self, commands: Sequence[bytes]) -> list[Any]:
+        """Commands that were `packed` before, in one batch; their answers, as they are. Raises the first refusal."""
+        answers = await self.lane_of("PING").ask(b"".join(commands), len(commands)) if commands else []
+        for answer in answers:
+            if isinstance(answer, ResponseError):
+                raise answer
+        return answers
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """See `redis.asyncio.Redis.execute_command`."""
-        [answer] = await self.lane_of(args[0]).ask(_packed(args))
+        [answer] = await self.lane_of(args[0]).ask(packed(args))
         if isinstance(answer, ResponseError):
             raise answer
         return await understood(self.response_callbacks, args[0], answer, options)
@@ -100,10 +109,10 @@ class Batch(Pipeline):
             return []
         try:
             lanes = {self._multiplexed.lane_of(cast("str", args[0])) for args, _ in commands}
-            packed = b"".join([_packed(args) for args, _ in commands])
+            joined = b"".join([packed(args) for args, _ in commands])
             # One lane keeps the order; scripts among other commands then travel with these.
             lane = lanes.pop() if len(lanes) == 1 else self._multiplexed.lane_of("PING")
-            answers = await lane.ask(packed, len(commands))
+            answers = await lane.ask(joined, len(commands))
             if raise_on_error:
                 self.raise_first_error(commands, answers)
             return [

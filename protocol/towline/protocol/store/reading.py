@@ -5,10 +5,10 @@ crosses from one history into another unawares. Writes nothing.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
-import redis.asyncio
 
 from towline.protocol import codec
 from towline.protocol.cursor import START, Cursor
@@ -18,12 +18,13 @@ from towline.protocol.run_state import Run
 from towline.protocol.store.api import Loaded, LogPage, NoRun, RunFacts, RunGone, Standing
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys
-from towline.protocol.store.multiplex import AS_IT_IS
+from towline.protocol.store.multiplex import AS_IT_IS, Multiplexed, packed
 
 _FACTS: Final = (
     "last_seq", "last_tag", "first_seq", "gone", "owner", "workflow", "version", "queue", "fingerprint", "input_seq",
     "epoch", "holder", "lease_until", "heartbeat_ms", "step", "crashes", "sealed", "blocked", "stopping", "paused",
 )  # fmt: skip
+_FOLLOWED: Final = 20_000
 _decode_run: Final = msgspec.json.Decoder(Run)
 
 
@@ -69,10 +70,21 @@ def _facts(run: str, values: Sequence[bytes | None]) -> RunFacts:
     )
 
 
+# Asked each second of every run that is followed, so each command is made once.
+@lru_cache(maxsize=_FOLLOWED)
+def _asks_head(run: str) -> bytes:
+    return packed(("HMGET", RunKeys.of(run).run, "last_seq", "last_tag"))
+
+
+@lru_cache(maxsize=_FOLLOWED)
+def _asks_access(run: str) -> bytes:
+    return packed(("HGET", RunKeys.of(run).run, "access"))
+
+
 class Reader:
     """The reads. One instance shares the client of its store."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: Multiplexed) -> None:
         self._client = client
 
     async def facts(self, run: str) -> RunFacts:
@@ -100,10 +112,7 @@ class Reader:
     async def access_versions(self, runs: Sequence[str]) -> dict[str, str]:
         """The version of each run's access, in one round trip; '' where it never changed."""
         with translated():
-            async with self._client.pipeline(transaction=False) as pipe:
-                for run in runs:
-                    pipe.hget(RunKeys.of(run).run, "access")
-                versions = await pipe.execute()
+            versions = await self._client.ask([_asks_access(run) for run in runs])
         return {run: _text(version) for run, version in zip(runs, versions, strict=True)}
 
     async def read_log(self, run: str, after: Cursor, *, limit: int, private: bool = False) -> LogPage:
@@ -184,10 +193,7 @@ class Reader:
     async def heads(self, runs: Sequence[str]) -> dict[str, Cursor]:
         """The newest position of each run that exists, in one round trip."""
         with translated():
-            async with self._client.pipeline(transaction=False) as pipe:
-                for run in runs:
-                    pipe.hmget(RunKeys.of(run).run, ["last_seq", "last_tag"])
-                rows = await pipe.execute()
+            rows = await self._client.ask([_asks_head(run) for run in runs])
         return {run: Cursor(int(seq), int(tag)) for run, (seq, tag) in zip(runs, rows, strict=True) if seq}
 
     async def list_runs(self, *prefixes: str, before: str | None, limit: int) -> Sequence[tuple[str, str]]:

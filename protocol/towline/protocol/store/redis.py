@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
-import redis.asyncio
 
 from towline.protocol.cursor import Cursor
 from towline.protocol.ids import PARTITION_TAGS
@@ -26,6 +25,7 @@ from towline.protocol.store.dispatch import Dispatch
 from towline.protocol.store.holders import Holders
 from towline.protocol.store.inboxes import Inboxes
 from towline.protocol.store.keys import EVERYONE, PARTITIONS, STORE, PartitionKeys, RunKeys, listed_for
+from towline.protocol.store.multiplex import Multiplexed
 from towline.protocol.store.notices import Notices
 from towline.protocol.store.purges import Purges
 from towline.protocol.store.scripts import Probe
@@ -38,7 +38,7 @@ from towline.protocol.store.wire import pack_entries
 class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, Sweeps, Texts, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
-    def __init__(self, url: str, client: redis.asyncio.Redis, probe: Probe | None) -> None:
+    def __init__(self, url: str, client: Multiplexed, probe: Probe | None) -> None:
         super().__init__(client, probe)
         self.url = url
         self._dispatch = Dispatch(url, client)

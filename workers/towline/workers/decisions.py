@@ -14,7 +14,7 @@ from msgspec import Struct
 from towline.protocol import event_data as d
 from towline.protocol import times
 from towline.protocol.codec import Entry
-from towline.protocol.events import Audience
+from towline.protocol.events import Audience, Event
 from towline.protocol.values import ErrorInfo, Vote
 from towline.workers.registry import Activity
 from towline.workers.values import Reference
@@ -228,9 +228,8 @@ def input_of(entry: Entry) -> InputFact:
             return OtherInput(**where)
 
 
-def result_of(entry: Entry) -> Result | None:
-    """The result that an entry records for the machine, or None for any other entry."""
-    event = entry.event()
+def result_of(entry: Entry, event: Event) -> Result | None:
+    """The result that an entry, whose envelope is `event`, records for the machine; None for any other entry."""
     match event.type:
         case "tool.finished":
             finished = msgspec.convert(event.data, d.ToolFinished)

@@ -32,7 +32,7 @@ from towline.protocol.store import api
 from towline.protocol.store.interface import Store
 from towline.protocol.store.parking import park
 from towline.protocol.store.payloads import Payloads
-from towline.protocol.store.spilling import spill, unspill
+from towline.protocol.store.spilling import is_spilled, spill, unspill
 from towline.workers.activities import AttemptContext, run_attempt
 from towline.workers.commits import Attempt, Commit, Outcome
 from towline.workers.holding import Holding
@@ -201,8 +201,10 @@ class HeldRun:
         inputs = [entry.seq for entry in page.entries if entry.meta.is_input or entry.seq == 1]
         self._input_read = max([self._input_read, *inputs])
         self._input_known = max(self._input_known, self._input_read)
-        unspills = [functools.partial(unspill, entry, self._payloads) for entry in page.entries]
-        return [await self._patiently(whole) for whole in unspills]
+        return [
+            await self._patiently(functools.partial(unspill, entry, self._payloads)) if is_spilled(entry) else entry
+            for entry in page.entries
+        ]
 
     async def _read_inputs(self, holding: Holding) -> None:
         while True:

@@ -46,10 +46,10 @@ class Ledger:
 
     def observe(self, event: Event) -> None:
         """Take note of the next event."""
-        self.open.observe(event)
-        self._observed.observe(event)
-        self.note_pause(event)
         data = data_of(event)
+        self.open.note(event, data)
+        self._observed.observe(event)
+        self._note_pause(event, data)
         self.book.apply(event.seq, data)
         match data:
             case d.RunStarted():
@@ -77,7 +77,10 @@ class Ledger:
 
     def note_pause(self, event: Event) -> None:
         """Take note of an input before it is fed: whether the run is to pause does not wait its turn."""
-        match data_of(event):
+        self._note_pause(event, data_of(event))
+
+    def _note_pause(self, event: Event, data: Struct) -> None:
+        match data:
             case d.CommandReceived(type="pause", payload=payload) if self.status != "paused" and self.pause is None:
                 reason = payload.get("reason") if isinstance(payload, dict) else None
                 self.pause = PauseAsked(event.seq, f"user:{event.actor.id}", reason)

@@ -25,7 +25,7 @@ import msgspec
 from towline.protocol import cursor, times
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
-from towline.protocol.events import TERMINAL
+from towline.protocol.events import TERMINAL, Event
 from towline.workers.context import body
 from towline.workers.decisions import (
     Cancel,
@@ -76,7 +76,7 @@ class Replay:
         self._machine: Machine | None = None
         self._head = 0
         self._unfed: deque[Entry] = deque()
-        self._commit: list[Entry] = []
+        self._commit: list[tuple[Entry, Event]] = []
         # The turn being gathered: what is fed, and what the log records of it.
         self._is_started = False
         self._has_commits = False
@@ -112,16 +112,18 @@ class Replay:
         self._head = entry.seq
         event = entry.event()
         if entry.seq == 1:
-            self._begin(entry)
+            self._begin(entry, event)
         self.ledger.observe(event)
         self._was_pausing |= self.ledger.pause is not None
-        stamp = (entry.meta.epoch, entry.meta.commit)
-        if self._commit and stamp != (self._commit[0].meta.epoch, self._commit[0].meta.commit):
-            self._end_commit()
-        if entry.meta.is_input:
+        meta = entry.meta
+        if self._commit:
+            begun = self._commit[0][0].meta
+            if meta.commit != begun.commit or meta.epoch != begun.epoch:
+                self._end_commit()
+        if meta.is_input:
             self._unfed.append(entry)
-        elif entry.meta.commit is not None:
-            self._commit.append(entry)
+        elif meta.commit is not None:
+            self._commit.append((entry, event))
 
     def receive_all(self, entries: Iterable[Entry]) -> None:
         """Take the next entries. Raises as `receive`."""
@@ -156,8 +158,7 @@ class Replay:
 
     # --- inside
 
-    def _begin(self, entry: Entry) -> None:
-        event = entry.event()
+    def _begin(self, entry: Entry, event: Event) -> None:
         if event.type != "run.created":
             raise BadHistory(f"the log of {self._run} begins with {event.type}")
         hidden: dict[str, msgspec.Raw] = (
@@ -176,28 +177,30 @@ class Replay:
 
     def _end_commit(self) -> None:
         """Take a whole commit: if it carries feeds, the turn before it is over."""
-        entries, self._commit = self._commit, []
-        if not entries:
+        commit, self._commit = self._commit, []
+        if not commit:
             return
         self._has_commits = True
-        meta = entries[0].meta
-        inputs = self._inputs_seen_by(meta.seen, entries[0].seq)
-        results = [result for entry in entries if (result := result_of(entry)) is not None]
+        first, _ = commit[0]
+        meta = first.meta
+        inputs = self._inputs_seen_by(meta.seen, first.seq)
+        results = [result for entry, event in commit if (result := result_of(entry, event)) is not None]
         if inputs or results:
             self._end_turn(is_last=False)
             self._inputs, self._results, self._now_ms = inputs, results, meta.now_ms or 0
-        for entry in entries:
-            self._note_recorded(entry)
+        for entry, event in commit:
+            self._note_recorded(entry, event)
 
     def _inputs_seen_by(self, seen: str | None, first_seq: int) -> list[Entry]:
+        if not self._unfed:
+            return []
         up_to = 0 if seen is None else cursor.parse(seen).seq
         inputs: list[Entry] = []
         while self._unfed and self._unfed[0].seq <= up_to:
             inputs.append(self._unfed.popleft())
         return inputs
 
-    def _note_recorded(self, entry: Entry) -> None:
-        event = entry.event()
+    def _note_recorded(self, entry: Entry, event: Event) -> None:
         step = entry.meta.key
         if step is None or event.type in _BOOKKEEPING or event.type.startswith("run."):
             return

@@ -42,7 +42,11 @@ class OpenEnds:
 
     def observe(self, event: Event) -> None:
         """Takes in the next event."""
-        match data_of(event):
+        self.note(event, data_of(event))
+
+    def note(self, event: Event, data: Struct) -> None:
+        """As `observe`, for who has read the event's typed data."""
+        match data:
             case d.CommandReceived() as data:
                 counts = data.type in ("signal", "update", "revise", "add_context")
                 command = OpenCommand(event.actor.id, data.command_id, data.type, event.seq, counts)

@@ -36,10 +36,14 @@ async def spill(entry: NewEntry, payloads: RunPayloads) -> NewEntry:
     return entry
 
 
+def is_spilled(entry: Entry) -> bool:
+    """Whether the private part of `entry` is elsewhere: `unspill` brings it back."""
+    return entry.private is not None and entry.private.startswith(_POINTER)
+
+
 async def unspill(entry: Entry, payloads: RunPayloads) -> Entry:
     """`entry` with its whole private part. Raises `MissingPayload`."""
-    private = entry.private
-    if private is None or not private.startswith(_POINTER):
+    if entry.private is None or not is_spilled(entry):
         return entry
-    sha256 = msgspec.json.decode(private)["$payload"]
+    sha256 = msgspec.json.decode(entry.private)["$payload"]
     return msgspec.structs.replace(entry, private=await payloads.read(sha256))

@@ -90,9 +90,11 @@ class Activity(Generic[P, R]):
 
         Raises `TypeError` when they do not fit the signature or cannot be encoded.
         """
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return encode_value(list(bound.arguments.values()), f"the arguments of {self.name}")
+        if kwargs or len(args) != len(self.parameters):  # else they stand in their order already: binding is slow
+            bound = self.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = tuple(bound.arguments.values())
+        return encode_value(list(args), f"the arguments of {self.name}")
 
     def decode_args(self, raw: bytes) -> tuple[Any, ...]:
         """The arguments as the annotations declare them. Raises `msgspec.ValidationError`."""

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.processes
 AT_ONCE = 4
 """How many stacks run at a time on two cores."""
 
-GATEWAY_POINTS = [f"{side}:{script}" for side in ("before", "after") for script in ("create_run", "accept_command")]
+GATEWAY_POINTS = [
+    f"{side}:{script}" for side in ("before", "after") for script in ("create_run", "accept_command", "take_tokens")
+]
 SWEEP_POINTS = [
     f"{side}:{script}" for side in ("before", "after") for script in ("fire_timer", "rehint_run", "sweep_partition")
 ]

@@ -17,7 +17,7 @@ from towline.protocol.store.scripts import WORDS, compile_script, script_names, 
 SCRIPTS: Final = (
     "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run",
     "fire_timer", "publish_delta", "purge_run", "rehint_run", "release_run", "renew_leases", "start_run",
-    "sweep_partition",
+    "sweep_partition", "take_tokens",
 )  # fmt: skip
 
 
@@ -90,6 +90,7 @@ async def call_all(lab: Lab) -> None:
         [NewEntry("timer.fired", SYSTEM, d.TimerFired(timer="t"), is_input=True)],
     )  # fmt: skip
     await lab.accept()
+    await lab.store.take_tokens("creates", "user:ana", per_s=1, burst_s=4, least=1, most=1)
     await lab.store.release(lab.commit(lease, 2, note(), seen=await lab.head()), "hand_over")
     await lab.store.rehint("r1", "default")
     await lab.store.take_sweep(0, "s", 1000)

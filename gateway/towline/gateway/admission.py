@@ -11,8 +11,8 @@
     an HTTP request              overloaded                            -
 
 Promises that each refusal says when to come back, that what workers need (leases, commits, the end of a run) is never
-refused here, and that a caller below their limits does not notice those above. Leaves counting to `limits`, measuring
-to `pressure`.
+refused here, and that a caller below their limits does not notice those above. Leaves counting to `limits` and
+`rations`, measuring to `pressure`.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from towline.gateway.limits import Allowances, Limiter, Places, Rates, What, Who
+from towline.gateway.limits import Allowances, Places, Rates, What, Who
 from towline.gateway.pressure import Level, Pressure
+from towline.gateway.rations import Bucket, Rations
 from towline.protocol.closecodes import CloseCode
 from towline.protocol.errors import ProblemError, problem
 
@@ -109,7 +110,10 @@ class Seat:
 
 
 class Admission:
-    """The doors of one gateway process. `is_leaving`: whether it drains and takes no new work."""
+    """The doors of one gateway process. `is_leaving`: whether it drains and takes no new work.
+
+    `bucket`: where the rates of all gateways are held.
+    """
 
     def __init__(
         self,
@@ -117,13 +121,14 @@ class Admission:
         pressure: Pressure,
         *,
         is_leaving: Callable[[], bool],
+        bucket: Bucket | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.allowances = allowances
         self.pressure = pressure
         self._is_leaving = is_leaving
         self._clock_s = clock_s
-        self._limiter = Limiter(allowances, clock_s)
+        self._rations = Rations(allowances, clock_s, bucket)
         self._sockets = 0
         self._handshakes = 0
         self._accepts = Rates(allowances.accepts_per_s, clock_s)
@@ -182,23 +187,23 @@ class Admission:
 
     # What callers ask ---------------------------------------------------------------------------------------
 
-    def subscribe(self, who: Who) -> None:
+    async def subscribe(self, who: Who) -> None:
         """A new subscription. Raises `ProblemError`."""
         self._refuse_under_pressure(Level.SUBSCRIPTIONS)
-        self._take("subscriptions", who)
+        await self._take("subscriptions", who)
 
-    def create(self, who: Who) -> None:
+    async def create(self, who: Who) -> None:
         """A new run. Raises `ProblemError`."""
         if self._is_leaving():
             raise problem("overloaded", "The gateway is going away; ask again.", retry_after_ms=_spread(_AWAY_MS))
         self._refuse_under_pressure(Level.CREATES)
-        self._take("creates", who)
+        await self._take("creates", who)
 
-    def command(self, who: Who, type_: str) -> None:
+    async def command(self, who: Who, type_: str) -> None:
         """A command. Raises `ProblemError`. Ending a run is relief: `cancel` is never shed."""
         if type_ != "cancel":
             self._refuse_under_pressure(Level.COMMANDS)
-        self._take("commands", who)
+        await self._take("commands", who)
 
     @property
     def drops_deltas(self) -> bool:
@@ -220,7 +225,7 @@ class Admission:
 
     async def replay(self, who: Who, owed_bytes: int) -> None:
         """Before stored events are read: pays for those that were, waits out pressure. Raises `Shed`."""
-        if owed_bytes and (wait_s := self._limiter.owe("replay_bytes", who, owed_bytes)):
+        if owed_bytes and (wait_s := await self._rations.owe("replay_bytes", who, owed_bytes)):
             await _sleep(wait_s)
         until_s = self._clock_s() + PATIENCE_S
         while self.pressure.sheds(Level.REPLAYS):
@@ -236,8 +241,8 @@ class Admission:
         if self.pressure.sheds(what):
             raise problem("overloaded", "The gateway is pressed; ask again.", retry_after_ms=_spread(_AWAY_MS))
 
-    def _take(self, what: What, who: Who) -> None:
-        if wait_s := self._limiter.take(what, who):
+    async def _take(self, what: What, who: Who) -> None:
+        if wait_s := await self._rations.take(what, who):
             raise _too_many(what, wait_s)
 
 

@@ -94,7 +94,7 @@ async def send(call: Call) -> Response:
     run, key = call.path("run"), call.idempotency_key()
     await call.services.reach(call.credential, run, verb=None)
     body = await call.body(CommandBody)
-    call.services.admission.command(call.who, body.type)
+    await call.services.admission.command(call.who, body.type)
     if key is not None and body.command_id not in (None, key):
         raise problem("bad_request", "The Idempotency-Key is another than the command_id.", field="command_id")
     named = key if body.command_id is None else body.command_id

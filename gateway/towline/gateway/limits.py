@@ -2,8 +2,8 @@
 
 Promises that a refusal says when to come back, that a refused call costs its caller nothing, that no caller spends
 what another has, and that memory is bounded however many callers there are: what is forgotten first is who has not
-been here for longest, and a caller who rests is forgotten without loss. Limits hold per gateway process. Leaves what
-a refusal looks like to `admission`.
+been here for longest, and a caller who rests is forgotten without loss. Holds for this process; what all gateways share
+is taken by `rations`. Leaves what a refusal looks like to `admission`.
 """
 
 import ipaddress
@@ -26,7 +26,10 @@ _SUBNET_BITS: Final = 64
 
 
 class Allowances(Struct, frozen=True, kw_only=True):
-    """The bounds of one gateway process. Rates allow a burst of four seconds' worth.
+    """The bounds of a gateway. Rates allow a burst of four seconds' worth.
+
+    The rates of subjects and addresses but `accepts_per_s` are shared by all gateways on one store; the rest holds for
+    one process.
 
     `sockets`, `handshakes`: open here, and open without a credential yet, whoever they are.
     `accepts_per_s`: sockets that may come a second, whoever they are: a herd that returns is let in bit by bit.
@@ -100,7 +103,7 @@ class Rates:
     """One rate for many callers. What a caller spent is kept as the time at which all of it will have come back."""
 
     def __init__(self, per_s: float, clock_s: Callable[[], float], *, kept: int = _KEPT) -> None:
-        self._per_s = per_s
+        self.per_s = per_s
         self._clock_s = clock_s
         self._kept = kept
         self._whole_at_s: OrderedDict[str, float] = OrderedDict()
@@ -111,13 +114,13 @@ class Rates:
     def wait_s(self, key: str, amount: float = 1) -> float:
         """How long `key` must wait until it may spend `amount`; 0 if it may now. Spends nothing."""
         now_s = self._clock_s()
-        whole_at_s = max(now_s, self._whole_at_s.get(key, now_s)) + amount / self._per_s
+        whole_at_s = max(now_s, self._whole_at_s.get(key, now_s)) + amount / self.per_s
         return max(0.0, whole_at_s - now_s - BURST_S)
 
     def spend(self, key: str, amount: float = 1) -> None:
         """`key` spends `amount`, also beyond what it has."""
         now_s = self._clock_s()
-        whole_at_s = max(now_s, self._whole_at_s.pop(key, now_s)) + amount / self._per_s
+        whole_at_s = max(now_s, self._whole_at_s.pop(key, now_s)) + amount / self.per_s
         self._whole_at_s[key] = whole_at_s
         while len(self._whole_at_s) > self._kept:
             self._whole_at_s.popitem(last=False)
@@ -139,12 +142,20 @@ class Limiter:
 
     def take(self, what: What, who: Who) -> float:
         """Spends one, if neither the subject nor the address has to wait: how long they must, in seconds."""
-        rates = self._of(what, who)
-        wait_s = max(rate.wait_s(key) for rate, key in rates)
+        wait_s = self.wait_s(what, who)
         if not wait_s:
-            for rate, key in rates:
+            for rate, key in self._of(what, who):
                 rate.spend(key)
         return wait_s
+
+    def wait_s(self, what: What, who: Who) -> float:
+        """How long the subject and the address must wait until they may spend one; 0 if now. Spends nothing."""
+        return max(rate.wait_s(key) for rate, key in self._of(what, who))
+
+    def whose(self, what: What, who: Who) -> list[tuple[str, float]]:
+        """Whose rates count, by a name that is one for all gateways, and how much each may spend a second."""
+        (subject, key), *addresses = self._of(what, who)
+        return [(f"user:{key}", subject.per_s), *((f"address:{key}", rate.per_s) for rate, key in addresses)]
 
     def owe(self, what: What, who: Who, amount: int) -> float:
         """Spends `amount` in any case: how long to wait, in seconds, before more is asked."""

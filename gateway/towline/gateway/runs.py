@@ -52,10 +52,10 @@ async def create(call: Call) -> Response:
     key = call.idempotency_key()
     body = await call.body(StartRun)
     services = call.services
-    services.admission.create(call.who)
+    await services.admission.create(call.who)
     if body.command is not None:
         access.require(call.credential, "command")
-        services.admission.command(call.who, body.command.type)
+        await services.admission.command(call.who, body.command.type)
     _check_source(body.input, services.settings.allow_paths)
     traceparent = call.request.headers.get("traceparent", "")
     started = await start_run(
@@ -199,7 +199,7 @@ async def cancel(call: Call) -> Response:
         raise problem(
             "bad_request", "A command id is 1 to 128 of [A-Za-z0-9._:-].", field="command_id", expected="a command id"
         )
-    call.services.admission.command(call.who, "cancel")
+    await call.services.admission.command(call.who, "cancel")
     data = Cancel(reason=body.reason, grace_ms=body.grace_ms)
     await cancel_run(call.services.store, run, data, caller, command_id=command_id)
     return json_answer(await call.services.run_as(caller, run))

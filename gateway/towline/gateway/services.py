@@ -56,7 +56,9 @@ class Services:
         self.draining = asyncio.Event()
         self.metrics = Metrics()
         self.pressure = Pressure(settings.limits.buffered_bytes)
-        self.admission = Admission(settings.limits, self.pressure, is_leaving=self.draining.is_set)
+        self.admission = Admission(
+            settings.limits, self.pressure, is_leaving=self.draining.is_set, bucket=store.take_tokens
+        )
         self.queue_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By queue: who waits for work here takes turns at reading the store's hints."""
         self.sheds_text: Callable[[], bool] = lambda: self.admission.drops_deltas

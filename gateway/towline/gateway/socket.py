@@ -223,7 +223,7 @@ class Socket:
         credential = self.session.credential
         assert credential is not None
         try:
-            self._services.admission.subscribe(self._who(credential))
+            await self._services.admission.subscribe(self._who(credential))
         except ProblemError as error:
             await self._refuse(error.problem, request_id, frame.id, frame.run)
             return
@@ -276,7 +276,7 @@ class Socket:
         credential = self.session.credential
         assert credential is not None
         try:
-            self._services.admission.command(self._who(credential), frame.type)
+            await self._services.admission.command(self._who(credential), frame.type)
             if frame.wait is not None and len(self._tasks) > _WAITING_COMMANDS + len(self._watched):
                 raise problem("rate_limited", "Too many commands wait for their outcome.", retry_after_ms=1000)
             receipt = await commanding.accept(

@@ -108,7 +108,7 @@ async def stream(call: Call) -> Response:
         if facts.sealed and call.request.headers.get("last-event-id") == str(facts.head):
             return Response(status_code=204)
         with ExitStack() as held:
-            _let_in(call, held)
+            await _let_in(call, held)
             watching = Watching(
                 call.services, slot, call.credential, frame, one_event_a_frame=True, address=call.who.address
             )
@@ -124,12 +124,12 @@ async def stream(call: Call) -> Response:
         return Response(later, headers=_HEADERS, media_type=MEDIA_TYPE)
 
 
-def _let_in(call: Call, held: ExitStack) -> None:
+async def _let_in(call: Call, held: ExitStack) -> None:
     """Takes the stream's place. A refusal is a `Turned`: a status that is none of 200 would end an EventSource."""
     admission = call.services.admission
     held.enter_context(admission.stream(call.who.subject))
     try:
-        admission.subscribe(call.who)
+        await admission.subscribe(call.who)
     except ProblemError as error:
         why = error.problem
         code = CloseCode.RATE_LIMITED if why.code == "rate_limited" else CloseCode.OVERLOADED

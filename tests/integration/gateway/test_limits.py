@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -241,6 +242,24 @@ async def test_what_a_worker_needs_is_never_refused(
             worker = gateway.as_("w", roles=("worker",))
             assert (await gateway.http.get("/v1/whoami", headers=worker)).status_code == 200
         assert (await gateway.http.get("/v1/whoami")).status_code == 200
+
+
+async def test_two_gateways_allow_together_what_one_would(redis_url: str, tmp_path: Path) -> None:
+    async with (
+        limited(redis_url, tmp_path / "a", creates_per_s=1) as one,
+        limited(redis_url, tmp_path / "b", creates_per_s=1) as other,
+    ):
+        await one.announce()
+        body = {"workflow": "toy", "input": {}}
+        began_s = time.monotonic()
+        asked = [gateway.http.post("/v1/runs", json=body) for gateway in (one, other) for _ in range(10)]
+        codes = [answer.status_code for answer in await asyncio.gather(*asked)]
+        earned = time.monotonic() - began_s
+        assert set(codes) == {201, 429}
+        assert BURST_S <= codes.count(201) <= BURST_S + earned + 1
+        for gateway in (one, other):
+            answer = await gateway.http.post("/v1/runs", json=body, headers=gateway.as_("ben"))
+            assert answer.status_code == 201
 
 
 async def test_metrics_tell_nothing_of_anyone(gateway: RunningGateway) -> None:

@@ -1,6 +1,6 @@
 """The doors: each limit plus one gets its defined answer, each level of pressure sheds what it should and no more."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -33,35 +33,35 @@ class Lab:
         return self.now_s
 
 
-def refusal(call: Callable[[], None]) -> str | None:
+async def refusal(call: Callable[[], Awaitable[None]]) -> str | None:
     try:
-        call()
+        await call()
     except ProblemError as error:
         return error.problem.code if error.problem.retry_after_ms else "without a time to come back"
     return None
 
 
 @pytest.mark.parametrize("what", ["subscribe", "create", "command"])
-def test_one_more_than_the_rate_is_rate_limited_and_a_neighbour_is_not(what: str) -> None:
+async def test_one_more_than_the_rate_is_rate_limited_and_a_neighbour_is_not(what: str) -> None:
     admission = Lab(subscriptions_per_s=1, creates_per_s=1, commands_per_s=1).admission
-    calls: dict[str, Callable[[Who], None]] = {
+    calls: dict[str, Callable[[Who], Awaitable[None]]] = {
         "subscribe": admission.subscribe,
         "create": admission.create,
         "command": lambda who: admission.command(who, "signal"),
     }
-    answers = [refusal(lambda: calls[what](ANA)) for _ in range(int(BURST_S) + 1)]
+    answers = [await refusal(lambda: calls[what](ANA)) for _ in range(int(BURST_S) + 1)]
     assert answers == [None] * int(BURST_S) + ["rate_limited"]
-    assert refusal(lambda: calls[what](BEN)) is None
+    assert await refusal(lambda: calls[what](BEN)) is None
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_each_level_sheds_in_order(level: Level) -> None:
+async def test_each_level_sheds_in_order(level: Level) -> None:
     admission = Lab(level).admission
-    assert (refusal(lambda: admission.subscribe(ANA)) == "overloaded") is (level >= Level.SUBSCRIPTIONS)
-    assert (refusal(lambda: admission.create(ANA)) == "overloaded") is (level >= Level.CREATES)
+    assert (await refusal(lambda: admission.subscribe(ANA)) == "overloaded") is (level >= Level.SUBSCRIPTIONS)
+    assert (await refusal(lambda: admission.create(ANA)) == "overloaded") is (level >= Level.CREATES)
     assert admission.drops_deltas is (level >= Level.DELTAS)
-    assert (refusal(lambda: admission.command(ANA, "signal")) == "overloaded") is (level >= Level.COMMANDS)
-    assert refusal(lambda: admission.command(ANA, "cancel")) is None
+    assert (await refusal(lambda: admission.command(ANA, "signal")) == "overloaded") is (level >= Level.COMMANDS)
+    assert await refusal(lambda: admission.command(ANA, "cancel")) is None
 
 
 async def test_a_replay_under_pressure_waits_then_is_shed() -> None:
@@ -79,11 +79,11 @@ async def test_a_replay_under_pressure_waits_then_is_shed() -> None:
     assert shed.value.retry_ms > 0
 
 
-def test_who_leaves_takes_no_new_work() -> None:
+async def test_who_leaves_takes_no_new_work() -> None:
     lab = Lab()
     lab.is_leaving = True
-    assert refusal(lambda: lab.admission.create(ANA)) == "overloaded"
-    assert refusal(lambda: lab.admission.command(ANA, "signal")) is None
+    assert await refusal(lambda: lab.admission.create(ANA)) == "overloaded"
+    assert await refusal(lambda: lab.admission.command(ANA, "signal")) is None
 
 
 def test_sockets_over_the_process_bound_come_back_later() -> None:
@@ -152,13 +152,13 @@ def test_frames_of_a_socket_are_bounded() -> None:
         neighbour.count_frame()
 
 
-def test_requests_at_once_are_bounded() -> None:
+async def test_requests_at_once_are_bounded() -> None:
     admission = Lab(requests=1).admission
     with admission.request():
 
-        def another() -> None:
+        async def another() -> None:
             with admission.request():
                 pass
 
-        assert refusal(another) == "overloaded"
-    assert refusal(another) is None
+        assert await refusal(another) == "overloaded"
+    assert await refusal(another) is None

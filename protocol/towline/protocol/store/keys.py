@@ -4,6 +4,7 @@ Promises that no id can leave its tag: ids are checked when they enter (`ids`), 
 and the run id always stands last in a key. Leaves what each key holds to the scripts.
 """
 
+import hashlib
 from typing import Final
 from urllib.parse import quote
 
@@ -117,6 +118,12 @@ def run_of_channel(channel: str) -> str:
 def ticket_key(digest: str) -> str:
     """The key of a ticket, by the SHA-256 of its text in hex."""
     return f"{_PARTITION_KEYS[int(digest[:8], 16) % len(_PARTITION_KEYS)].tag}:ticket:{digest}"
+
+
+def rate_key(rate: str, whom: str) -> str:
+    """The key of what `whom`, a subject or an address, may still spend; its name tells nobody who that is."""
+    digest = hashlib.sha256(whom.encode()).hexdigest()
+    return f"{_PARTITION_KEYS[int(digest[:8], 16) % len(_PARTITION_KEYS)].tag}:rate:{rate}:{digest}"
 
 
 EVERYONE: Final = "a|"

@@ -28,6 +28,7 @@ from towline.protocol.store.keys import EVERYONE, PARTITIONS, STORE, PartitionKe
 from towline.protocol.store.multiplex import Multiplexed
 from towline.protocol.store.notices import Notices
 from towline.protocol.store.purges import Purges
+from towline.protocol.store.rates import RatesStore
 from towline.protocol.store.scripts import Probe
 from towline.protocol.store.sweeps import Sweeps
 from towline.protocol.store.texts import Texts
@@ -35,7 +36,7 @@ from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, Sweeps, Texts, Uploads):
+class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps, Texts, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: Multiplexed, probe: Probe | None) -> None:

@@ -65,6 +65,9 @@ class Client:
         self._new_token = new_token
         self._streams: dict[str, EventStream] = {}
         self._answers: dict[tuple[str, str], asyncio.Future[JsonObject]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+        self._has_ended = False
+        """Whether the credential has, and nothing goes on without another."""
         self._closed: Closed | None = None
         self._tasks = set[asyncio.Task[None]]()
         self._stack = AsyncExitStack()
@@ -307,6 +310,7 @@ class Client:
 
     def use_token(self, token: str) -> None:
         """A fresh credential of the same subject, for what follows."""
+        self._has_ended = False
         self._http.token = token
         self._do(self._machine.use_token, token)
 
@@ -335,8 +339,11 @@ class Client:
             case Answered():
                 pass
             case CredentialNeeded(deadline):
+                self._has_ended = self._has_ended or deadline is None
                 if self._new_token is not None:
-                    self._spawn(self._renew(self._new_token), "towline client credential")
+                    # One at a time: a socket that is new asks for what the one before it has asked for already.
+                    if self._renewing is None or self._renewing.done():
+                        self._renewing = self._spawn(self._renew(self._new_token), "towline client credential")
                 elif deadline is None:
                     self._fail_all(lambda _: problem("unauthenticated", "The credential has ended; sign in again."))
             case Closed():
@@ -357,6 +364,8 @@ class Client:
         try:
             self.use_token(await new_token())
         except Exception as error:
+            if not self._has_ended:
+                return  # what is held is still good; at its end it is asked for again
             why = str(error) or type(error).__name__
             self._fail_all(lambda _: problem("unauthenticated", f"No new credential could be had: {why}"))
 

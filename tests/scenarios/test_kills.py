@@ -40,8 +40,11 @@ START_POINTS = ["before:start_run", "after:start_run"]
 """Reached by whoever sweeps when the time of a run comes."""
 PURGE_POINTS = ["before:purge_run", "after:purge_run"]
 """Reached by a gateway that deletes a run; see `test_purge_kills`."""
+TRIM_POINTS = ["before:trim_log", "after:trim_log"]
+"""Reached by nobody yet: no workflow begins its log anew."""
 WORKER_POINTS = sorted(
-    set(names()) - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_POINTS, *HTTP_WORKER_POINTS, *START_POINTS, *PURGE_POINTS}
+    set(names())
+    - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_POINTS, *HTTP_WORKER_POINTS, *START_POINTS, *PURGE_POINTS, *TRIM_POINTS}
 )
 
 

@@ -15,9 +15,9 @@ from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.scripts import WORDS, compile_script, script_names, source_of
 
 SCRIPTS: Final = (
-    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run",
-    "fire_timer", "publish_delta", "purge_run", "rehint_run", "release_run", "renew_leases", "start_run",
-    "sweep_partition", "take_tokens",
+    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run", "fire_timer",
+    "publish_delta", "purge_run", "rehint_run", "release_run", "renew_leases", "start_run", "sweep_partition",
+    "take_tokens", "trim_log",
 )  # fmt: skip
 
 
@@ -76,7 +76,11 @@ def test_a_script_runs_only_as_the_class_it_says(name: str) -> None:
 
 async def call_all(lab: Lab) -> None:
     """Each script once, with something in every list."""
-    await lab.store.close(lab.commit(await lab.held("r3"), 1, ending()))
+    lease = await lab.held("r3")
+    again = NewEntry("run.continued", SYSTEM, d.RunContinued(generation=1))
+    await lab.store.commit(lab.commit(lease, 1, again))
+    await lab.store.trim_log("r3", lease.fence, await lab.head("r3"), await lab.store.load("r3"), side={})
+    await lab.store.close(lab.commit(lease, 2, ending(), seen=await lab.head("r3")))
     await lab.store.bury_run("r3", by="op", version="", kept={"g|user:bob": "viewer"}, unlisted=["a|"])
     lease = await lab.held()
     asked, side = approval("q1")
@@ -109,7 +113,7 @@ async def test_keys_and_requests_are_those_of_the_headers(lab: Lab) -> None:
         expected = keys_of(name)
         assert len(keys) == len(expected), name
         for key, (role, kind) in zip(keys, expected, strict=True):
-            is_gone = (name, role) in (("purge_run", "log"), ("purge_run", "private"))
+            is_gone = name in ("purge_run", "trim_log") and role in ("log", "private")  # deleted since
             assert (await lab.raw.type(key)).decode() == ("none" if is_gone else kind), (name, key)
             assert re.search(rf":{role}(:|$)", key), (name, key, role)
         assert set(request) == members_of(name), name

@@ -19,8 +19,9 @@ from towline.protocol.cursor import START, Cursor
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import EVENTS
 from towline.protocol.ids import is_upload_ref
-from towline.protocol.limits import LIST_DEFAULT, LIST_MAX, STORE_PAGE_EVENTS
+from towline.protocol.limits import LIST_DEFAULT, LIST_MAX
 from towline.protocol.projection import Role, may_read, project_entry
+from towline.protocol.store.api import Diverged
 from towline.protocol.store.given import given_upload, upload_field
 
 _REF: Final = re.compile(r"[A-Za-z0-9_:.-]{1,128}\Z")
@@ -34,10 +35,10 @@ async def index(call: Call) -> Response:
     run, role = call.path("run"), await role_of(call)
     limit, after = call.query_int("limit", LIST_DEFAULT, 1, LIST_MAX), _position(call.query("page"))
     items: list[dict[str, Any]] = []
-    async for entry in _announced(call, run, role, after):
+    async for item in _made(call, run, role, after):
         if len(items) == limit:
             return json_answer({"items": items, "next_page": f"a{items[-1]['seq']}"})
-        items.append(_described(entry))
+        items.append(item)
     return json_answer({"items": items, "next_page": None})
 
 
@@ -49,21 +50,22 @@ def _position(page: str | None) -> Cursor:
     return Cursor(int(page[1:]))
 
 
-async def _announced(call: Call, run: str, role: Role, after: Cursor = START) -> AsyncIterator[Entry]:
-    """The events of artifacts that `role` may read, in order."""
-    async for entry in _entries(call, run, after):
-        if type_of(entry.raw) == "artifact.created" and may_read(role, entry.meta.audience):
-            yield entry
-
-
-async def _entries(call: Call, run: str, after: Cursor) -> AsyncIterator[Entry]:
-    while True:
-        page = await call.services.store.read_log(run, after, limit=STORE_PAGE_EVENTS)
-        for entry in page.entries:
-            yield entry
-        if len(page.entries) < STORE_PAGE_EVENTS:
-            return
-        after = page.entries[-1].cursor
+async def _made(call: Call, run: str, role: Role, after: Cursor = START) -> AsyncIterator[dict[str, Any]]:
+    """The artifacts that `role` may read, in order: those whose event was trimmed, then those of the log."""
+    store = call.services.store
+    first_seq = (await store.facts(run)).first_seq
+    if after.seq + 1 < first_seq:
+        kept = [msgspec.json.decode(text) for text in (await store.side_matching(run, "a|")).values()]
+        gone = [each for each in kept if after.seq < each.get("seq", 0) < first_seq]
+        for each in sorted(gone, key=lambda each: int(each["seq"])):
+            if may_read(role, each["audience"]):
+                yield each
+    try:
+        async for entry in store.entries(run, after):
+            if type_of(entry.raw) == "artifact.created" and may_read(role, entry.meta.audience):
+                yield _described(entry)
+    except Diverged:
+        return  # a page behind the end
 
 
 def _described(entry: Entry) -> dict[str, Any]:
@@ -80,9 +82,8 @@ def _described(entry: Entry) -> dict[str, Any]:
 async def download(call: Call) -> Response:
     """`GET /v1/runs/{run}/artifacts/{artifact}`."""
     run, wanted = call.path("run"), call.path("artifact")
-    mark = msgspec.json.encode(wanted)
-    async for entry in _announced(call, run, await role_of(call)):
-        if mark in entry.raw and (found := _described(entry))["id"] == wanted:
+    async for found in _made(call, run, await role_of(call)):
+        if found["id"] == wanted:
             return await send_bytes(call, found["sha256"], found["media_type"], found["name"])
     raise problem("not_found", "The run has no such artifact, or you may not read it.")
 
@@ -113,13 +114,13 @@ async def _upload(call: Call, run: str, ref: str, role: Role) -> Response:
 
 async def _is_named(call: Call, run: str, ref: str, role: Role) -> bool:
     """Whether an event, as `role` reads it, names the payload, or the run's input is it."""
+    store = call.services.store
+    if may_read(role, INPUT_AUDIENCE) and ref == (await store.load(run)).run.input_ref:
+        return True
     mark = f'"{ref}"'.encode()
-    async for entry in _entries(call, run, START):
-        # The mark may also stand in a text; only the envelope's own member counts, and the first event's input.
-        if mark not in entry.raw:
-            continue
-        shown = msgspec.json.decode(project_entry(entry, role))
-        if ref == shown["ref"] or (entry.seq == 1 and ref == (shown["data"] or {}).get("input_ref")):
+    async for entry in store.entries(run):
+        # The mark may also stand in a text; only the envelope's own member counts.
+        if mark in entry.raw and ref == msgspec.json.decode(project_entry(entry, role))["ref"]:
             return True
     return False
 

@@ -20,7 +20,7 @@ from towline.gateway.http import Call, json_answer, route
 from towline.gateway.leases import hand_over, raw_events, require_worker, seal
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry, type_of
-from towline.protocol.cursor import START
+from towline.protocol.cursor import Cursor
 from towline.protocol.errors import problem
 from towline.protocol.events import Actor
 from towline.protocol.ids import is_command_id, is_name
@@ -218,7 +218,8 @@ async def _begun(call: Call, claimed: api.Claimed, worker: str) -> dict[str, Any
         await store.commit(commit)
         loaded = await store.load(run)
     caller = Caller(call.credential.subject, "worker", call.credential.groups, decides=False)
-    first = await store.read_log(run, START, limit=1, private=True)
+    # Of a trimmed log the first entry is the one with which the run began anew.
+    first = await store.read_log(run, Cursor(loaded.facts.first_seq - 1), limit=1, private=True)
     private = (await unspill(first.entries[0], call.services.payloads.of(run))).private if first.entries else None
     waiting = set(await open_commands(store, run))
     commands = [

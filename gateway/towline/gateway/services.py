@@ -25,10 +25,8 @@ from towline.gateway.settings import Settings
 from towline.protocol import times
 from towline.protocol.actions import actions_of
 from towline.protocol.codec import Entry, type_of
-from towline.protocol.cursor import START
 from towline.protocol.errors import problem
 from towline.protocol.ids import is_run_id
-from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.projection import Caller, Heartbeat, project_run
 from towline.protocol.store.api import Announced, Loaded, NoRun, RunFacts, RunGone, Standing, WorkflowInfo
 from towline.protocol.store.payloads import open_payloads
@@ -169,14 +167,7 @@ class Services:
 
     async def find_entries(self, run: str, types: frozenset[str]) -> list[Entry]:
         """All entries of these types, oldest first. Reads the whole log, decodes nothing else."""
-        found: list[Entry] = []
-        after = START
-        while True:
-            page = await self.store.read_log(run, after, limit=STORE_PAGE_EVENTS)
-            found += [entry for entry in page.entries if type_of(entry.raw) in types]
-            if len(page.entries) < STORE_PAGE_EVENTS:
-                return found
-            after = page.entries[-1].cursor
+        return [entry async for entry in self.store.entries(run) if type_of(entry.raw) in types]
 
 
 def heartbeat_of(facts: RunFacts, now_ms: int) -> Heartbeat | None:

@@ -165,7 +165,8 @@ class Subscription:
         except BadCursor as error:
             self._end(Refuse(Problem("bad_request", f"Not a cursor: {error}.", field="after", expected="a cursor")))
             return
-        self._phase, self._next = "judging", Read(after, heard=head.seq)
+        # Asked again, since what was read did not fit together: the log may have been trimmed, which moves no head.
+        self._phase, self._next = "judging", Read(after, heard=head.seq if self._attempts == 1 else ANEW)
         self._position = after
 
     def receive_page(self, page: Page) -> None:

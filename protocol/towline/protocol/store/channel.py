@@ -19,12 +19,11 @@ from towline.protocol.appending import Append, CommandResult, EventToAppend, Rel
 from towline.protocol.approvals import digest_of, is_decider_entry
 from towline.protocol.codec import NewEntry
 from towline.protocol.commands import COMMANDS
-from towline.protocol.cursor import START, Cursor
+from towline.protocol.cursor import Cursor
 from towline.protocol.errors import problem
 from towline.protocol.events import TERMINAL, Actor, Event
 from towline.protocol.evidence import Observed
 from towline.protocol.ids import is_command_id
-from towline.protocol.limits import STORE_PAGE_EVENTS
 from towline.protocol.store import api
 from towline.protocol.store.acceptance import Outcome
 from towline.protocol.store.openends import SYSTEM, OpenCommand, OpenEnds
@@ -76,14 +75,10 @@ class _Book:
 
 
 async def _read_book(store: RedisStore, run: str) -> _Book:
-    book, after = _Book(), START
-    while True:
-        page = await store.read_log(run, after, limit=STORE_PAGE_EVENTS)
-        for entry in page.entries:
-            book.observe(entry.event())
-        if len(page.entries) < STORE_PAGE_EVENTS:
-            return book
-        after = page.entries[-1].cursor
+    book = _Book()
+    async for entry in store.entries(run):
+        book.observe(entry.event())
+    return book
 
 
 async def open_commands(store: RedisStore, run: str) -> list[int]:

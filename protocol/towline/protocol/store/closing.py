@@ -11,8 +11,8 @@ from typing import Final
 from towline.protocol import event_data as d
 from towline.protocol import requests
 from towline.protocol.codec import NewEntry
-from towline.protocol.cursor import START, Cursor
-from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS, STORE_PAGE_EVENTS
+from towline.protocol.cursor import START
+from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS
 from towline.protocol.store import api
 from towline.protocol.store.openends import SYSTEM, OpenEnds
 from towline.protocol.store.redis import RedisStore
@@ -58,21 +58,13 @@ async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed, number: 
     """The terminal commit and the seq it was prepared at; or a part of what precedes it, where it is too much."""
     ends = OpenEnds()
     by, reason, cause = "system", None, None
-    after: Cursor = START
-    created = START
-    while True:
-        page = await store.read_log(claimed.run, after, limit=STORE_PAGE_EVENTS)
-        for entry in page.entries:
-            event = entry.event()
-            ends.observe(event)
-            if event.type == "cancel.requested":
-                by, reason, cause = event.data["by"], event.data.get("reason"), event.seq
-            if entry.seq == 1:
-                created = entry.cursor
-        if page.entries:
-            after = page.entries[-1].cursor
-        if len(page.entries) < STORE_PAGE_EVENTS:
-            break
+    first = last = START
+    async for entry in store.entries(claimed.run):
+        event = entry.event()
+        ends.observe(event)
+        if event.type == "cancel.requested":
+            by, reason, cause = event.data["by"], event.data.get("reason"), event.seq
+        first, last = first if first != START else entry.cursor, entry.cursor
     is_part = len(ends.commands) + len(ends.requests) > _MOST_ENDS
     written = ends.first(_MOST_ENDS // 2) if is_part else ends
     entries = [*([] if is_part else await store.partial_messages(claimed.run)), *written.last_entries()]
@@ -85,7 +77,7 @@ async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed, number: 
         queue=queue,
         fence=claimed.fence,
         number=number,
-        seen=created,
+        seen=first,
         now_ms=store.now_ms(),
         entries=entries,
         disarm=[] if is_part else list(ends.timers.values()),
@@ -93,4 +85,4 @@ async def _prepare(store: RedisStore, queue: str, claimed: api.Claimed, number: 
         outcomes=written.outcomes(),
         applied=sum(c.counts for c in written.commands.values()),
     )
-    return commit, None if is_part else after.seq
+    return commit, None if is_part else last.seq

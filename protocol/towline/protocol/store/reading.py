@@ -4,7 +4,7 @@ Promises that a read behind a cursor starts at the cursor's own entry and compar
 crosses from one history into another unawares. Writes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -12,10 +12,10 @@ import msgspec
 
 from towline.protocol import codec
 from towline.protocol.cursor import START, Cursor
-from towline.protocol.limits import STORE_PAGE_EVENTS
+from towline.protocol.limits import CHANGED_ATTEMPTS, STORE_PAGE_EVENTS
 from towline.protocol.run import fold_all
 from towline.protocol.run_state import Run
-from towline.protocol.store.api import Loaded, LogPage, NoRun, RunFacts, RunGone, Standing
+from towline.protocol.store.api import Diverged, Loaded, LogPage, NoRun, RunFacts, RunGone, Standing
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import PARTITIONS, PartitionKeys, RunKeys
 from towline.protocol.store.multiplex import AS_IT_IS, Multiplexed, packed
@@ -128,21 +128,24 @@ class Reader:
         entries = codec.decode_entries(rows)
         # The log may have grown between the two reads: what was read is the better head.
         head = max(facts.head, entries[-1].cursor if entries else START, key=lambda c: c.seq)
+        # It may have been trimmed too: nothing else makes a hole.
+        hole = entries[0].seq if entries and entries[0].seq > max(after.seq, 1) else 1
+        first_seq = max(facts.first_seq, hole)
 
         def page(recovery: Any, found: Sequence[codec.Entry] = ()) -> LogPage:
-            return LogPage(recovery, found, head, facts.first_seq, facts.sealed)
+            return LogPage(recovery, found, head, first_seq, facts.sealed)
 
         if after.seq > head.seq:
             return page("ahead")
-        if after.seq > 0 and after.seq + 1 == facts.first_seq:
+        if after.seq > 0 and after.seq + 1 == first_seq:
             pass  # its entry is trimmed and all after it is there: nothing can be compared, nothing is lost
         elif after.seq > 0:
             if not entries or entries[0].seq != after.seq:
-                return page("trimmed" if after.seq + 1 < facts.first_seq else "diverged")
+                return page("trimmed" if after.seq + 1 < first_seq else "diverged")
             if after.tag is not None and entries[0].tag != after.tag:
                 return page("diverged")
             entries = entries[1:]
-        elif facts.first_seq > 1:
+        elif first_seq > 1:
             return page("trimmed")
         if private and entries:
             with translated():
@@ -152,6 +155,13 @@ class Reader:
 
     async def load(self, run: str) -> Loaded:
         """The Run now: the stored snapshot and the fold of what came after it."""
+        for _ in range(CHANGED_ATTEMPTS):
+            if (loaded := await self._load(run)) is not None:
+                return loaded
+        raise Diverged(f"{run}: its log has a hole behind its snapshot")
+
+    async def _load(self, run: str) -> Loaded | None:
+        """The Run, or None if its log was trimmed meanwhile."""
         keys = RunKeys.of(run)
         with translated():
             values = await cast("Any", self._client.hmget(keys.run, [*_FACTS, "snapshot", "snapshot_seq"]))
@@ -166,6 +176,8 @@ class Reader:
                 )
             if rows:
                 entries = codec.decode_entries(rows)
+                if entries[0].seq != seq + 1:
+                    return None
                 state = fold_all(run, state, (entry.event() for entry in entries))
                 cursor, seq = entries[-1].cursor, entries[-1].seq
             if len(rows) < STORE_PAGE_EVENTS:
@@ -173,6 +185,21 @@ class Reader:
         if state is None:
             raise NoRun(run)
         return Loaded(state, cursor, facts)
+
+    async def entries(self, run: str, after: Cursor = START) -> AsyncIterator[codec.Entry]:
+        """Every entry behind a cursor, or from the first that is left. Raises as `read_log`, and `Diverged`."""
+        while True:
+            page = await self.read_log(run, after, limit=STORE_PAGE_EVENTS)
+            if page.recovery == "trimmed":
+                after = Cursor(page.first_seq - 1)
+                continue
+            if page.recovery != "ok":
+                raise Diverged(run)
+            for entry in page.entries:
+                yield entry
+            if len(page.entries) < STORE_PAGE_EVENTS:
+                return
+            after = page.entries[-1].cursor
 
     async def side_fields(self, run: str, fields: Sequence[str]) -> dict[str, str]:
         """The named fields of the run's side hash; absent ones are left out."""

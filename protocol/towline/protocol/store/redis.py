@@ -32,11 +32,12 @@ from towline.protocol.store.rates import RatesStore
 from towline.protocol.store.scripts import Probe
 from towline.protocol.store.sweeps import Sweeps
 from towline.protocol.store.texts import Texts
+from towline.protocol.store.trims import Trims
 from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps, Texts, Uploads):
+class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps, Texts, Trims, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: Multiplexed, probe: Probe | None) -> None:

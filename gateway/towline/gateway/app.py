@@ -155,6 +155,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
         )
         services.metrics.count_open(lambda: len(sockets), lambda: hub.followed)
         hub.on_handed_on = services.metrics.handed_on
+        hub.on_torn(services.metrics.reached_store)
         lasting = (
             *(hub.run(), services.guard.run(), services.feeds.run(), gauge.run()),
             *(sweeper.run_forever(), uploads.sweep_forever(services)),

@@ -1,9 +1,10 @@
 """Feeds: hints about many runs, for the watch frames of sockets and for who waits for the inbox.
 
 Promises at most one hint a second and run, only about runs that the listener may read at that moment, and that a
-listener which takes nothing costs the newest hint of each run and no more. A hint may be lost; a client reads the
-list again. One reader and one look at each changed run serve all listeners of the process; while nobody listens
-nothing is read. Leaves the lists themselves to `runs` and `inbox`.
+listener which takes nothing costs the newest hint of each run and no more. Hints may be lost with the connection to
+the store: a socket is then told `watching` once more, upon which its client reads the list again. One reader and one
+look at each changed run serve all listeners of the process; while nobody listens nothing is read. Leaves the lists
+themselves to `runs` and `inbox`.
 """
 
 import asyncio
@@ -43,6 +44,7 @@ class Feed:
         self._waited: set[str] = set()
         self._hints: dict[str, tuple[str, int, int]] = {}
         self._has_news = asyncio.Event()
+        self._has_loss = False
 
     def hear(self, run: Run, caller: Caller) -> None:
         """`run` changed, and `caller` is who listens to it."""
@@ -62,8 +64,18 @@ class Feed:
         self._has_news.set()
 
     def stop(self) -> None:
-        """Ends the wait: the gateway is going away, or hints may have been lost."""
+        """Ends the wait: the gateway is going away."""
         self._has_news.set()
+
+    def lose(self) -> None:
+        """Hints may have been lost."""
+        self._has_loss = True
+        self._has_news.set()
+
+    def take_loss(self) -> bool:
+        """Whether hints may have been lost since the last call."""
+        has_loss, self._has_loss = self._has_loss, False
+        return has_loss
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Whether there may be something new within `timeout_s`."""
@@ -135,9 +147,9 @@ class Feeds:
     async def _read(self) -> None:
         async for run in self._store.changes():
             if run is None:
-                self._is_reading.set()
                 for listener in tuple(self._listeners):
-                    listener.stop()
+                    listener.lose()
+                self._is_reading.set()
                 continue
             self._changed.add(run)
             self._has_changes.set()
@@ -158,7 +170,9 @@ class Feeds:
         except (NoRun, RunGone):
             return None
         except StoreError as error:
-            _log.warning("a change of %s was not told: %s", run, error)
+            _log.warning("a change of %s is told later: %s", run, error)
+            self._changed.add(run)
+            self._has_changes.set()
             return None
 
     def _pass_on(self, standing: Standing, loaded: Loaded) -> None:
@@ -179,15 +193,17 @@ class Peer(Protocol):
 
 
 async def serve(
-    feeds: Feeds, peer: Peer, frame: f.Watch, credential: Callable[[], Credential | None], *, now_ms: int
+    feeds: Feeds, peer: Peer, frame: f.Watch, credential: Callable[[], Credential | None], *, now_ms: Callable[[], int]
 ) -> None:
     """Serves a watch frame until it is cancelled. Raises `ProblemError` for a filter that is none."""
     listener = Feed(frame.feed, _filter(frame), credential)
     with feeds.listening(listener):
         await feeds.is_heard()
-        await peer.send(f.Watching(frame.id, f"{now_ms}-0"))
+        listener.lose()  # nothing was heard so far: whatever it missed, its client reads the list now
         while True:
             await listener.wait()
+            if listener.take_loss():
+                await peer.send(f.Watching(frame.id, f"{now_ms()}-0"))
             for run, (status, last_seq, asks) in listener.take().items():
                 await peer.send(f.Changed(frame.id, run, status, last_seq, asks))
 

@@ -54,6 +54,10 @@ class Metrics:
         self.registry.register(_Sent(self))
         refusals = Counter("towline_refusals", "Problems answered, by code", ["code"], registry=self.registry)
         self._refusals = {code: refusals.labels(code) for code in CODES}
+        self._reconnects = Counter(
+            "towline_store_reconnects", "Losses of the connection for notices that were mended", registry=self.registry
+        )
+        self._has_store = False
         self._closes = Counter("towline_closes", "Sockets that we closed, by code", ["code"], registry=self.registry)
 
     def sent(self, count: int, *, replay: bool) -> None:
@@ -77,6 +81,12 @@ class Metrics:
         self._store.observe(sample.store_ms / 1000)
         self._buffered.set(sample.buffered_bytes)
         self._level.set(level)
+
+    def reached_store(self) -> None:
+        """The connection for notices was made, for the first time or anew."""
+        if self._has_store:
+            self._reconnects.inc()
+        self._has_store = True
 
     def handed_on(self, after_s: float) -> None:
         """What the hub gathered was handed to its followers so long after it came."""

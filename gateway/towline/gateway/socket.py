@@ -250,7 +250,7 @@ class Socket:
         services = self._services
         try:
             await feeds.serve(
-                services.feeds, self, frame, lambda: self.session.credential, now_ms=services.store.now_ms()
+                services.feeds, self, frame, lambda: self.session.credential, now_ms=services.store.now_ms
             )
         except ProblemError as error:
             await self._refuse(error.problem, request_id, frame.id)

@@ -229,7 +229,7 @@ class ReceiptFrame(Receipt, frozen=True, tag_field="op", tag="receipt", kw_only=
 
 
 class Watching(Struct, frozen=True, tag_field="op", tag="watching"):
-    """The hints begin."""
+    """The hints begin; once more when some may have been lost: read the list again."""
 
     id: str
     cursor: str

@@ -16,6 +16,8 @@ def test_what_is_counted_is_shown() -> None:
     metrics.sent(5, replay=False)
     metrics.deltas += 1
     metrics.handed_on(0.002)
+    metrics.reached_store()
+    metrics.reached_store()
     metrics.sampled(Sample(lag_ms=20, buffered_bytes=99, store_ms=3), Level.CREATES)
     metrics.subscribed()
     metrics.subscribed()
@@ -34,6 +36,7 @@ def test_what_is_counted_is_shown() -> None:
         "towline_store_seconds_count 1.0",
         "towline_loop_lag_seconds_count 1.0",
         "towline_hub_lag_seconds_count 1.0",
+        "towline_store_reconnects_total 1.0",
     ):
         assert line in text.splitlines()
     metrics.unsubscribed()

@@ -18,6 +18,7 @@ from towline.protocol.store.reading import Reader
 
 _POLL_S: Final = 1.0
 _RETRY_S: Final = 0.2
+_QUIET_S: Final = 5.0
 
 
 class Waiting(Struct, frozen=True):
@@ -49,21 +50,30 @@ class Inboxes(Reader):
             positions.update(member.decode()[cut:] for member in row)
         return [Waiting(each, *each.split("|", 2)[1:]) for each in sorted(positions, reverse=True)[:limit]]
 
-    async def changes(self) -> AsyncIterator[str | None]:
+    async def changes(self, *, quiet_s: float = _QUIET_S) -> AsyncIterator[str | None]:
         """The id of each run that something was appended to, as it happens; None when all are heard from here on.
 
-        One connection, which is opened again for ever. End it by cancelling whoever iterates.
+        One connection, which is opened again for ever. After `quiet_s` of silence the store is asked whether it is
+        there; after as much again the connection counts as lost. End it by cancelling whoever iterates.
         """
+        loop = asyncio.get_running_loop()
         client = open_client(self.url, retries=0)
         try:
             while True:
                 pubsub: Any = client.pubsub()
-                unconfirmed = len(PARTITIONS)
+                unconfirmed, patience_s, was_asked = len(PARTITIONS), loop.time() + quiet_s, False
                 try:
                     for partition in PARTITIONS:
                         await pubsub.ssubscribe(PartitionKeys.of(partition).changes)
                     while True:
-                        message = await pubsub.get_message(timeout=_POLL_S)
+                        message = await pubsub.get_message(timeout=min(_POLL_S, quiet_s))
+                        if message is None:
+                            if loop.time() < patience_s:
+                                continue
+                            if was_asked:
+                                break  # a dead line says nothing, not even that it is dead
+                            await pubsub.ping()
+                        patience_s, was_asked = loop.time() + quiet_s, message is None
                         if message is None:
                             continue
                         if message["type"] == "smessage":

@@ -42,6 +42,7 @@ from towline.gateway.limits import address_in
 from towline.gateway.metrics import served
 from towline.gateway.mounting import Mounted
 from towline.gateway.pressure import Gauge
+from towline.gateway.proxies import Proxies
 from towline.gateway.services import Services
 from towline.gateway.settings import Settings
 from towline.gateway.socket import Socket
@@ -117,12 +118,15 @@ class Gateway(Starlette):
     """The application, which takes sockets past routing and middleware: none of it is for them, and each would hold
     memory for as long as a socket is open."""
 
-    def __init__(self, sockets: Sockets, *, public_url: str | None, **more: Any) -> None:
+    def __init__(self, sockets: Sockets, *, settings: Settings, **more: Any) -> None:
         super().__init__(**more)
+        self._proxies = Proxies(settings.trusted_proxies, settings.proxy_header) if settings.trusted_proxies else None
         self._sockets = sockets
-        self._socket_paths = frozenset({_SOCKET, urlsplit(public_url or "").path + _SOCKET})
+        self._socket_paths = frozenset({_SOCKET, urlsplit(settings.public_url or "").path + _SOCKET})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._proxies is not None and scope["type"] != "lifespan":
+            scope["client"] = self._proxies.client_of(scope)
         if scope["type"] == "websocket" and _below_root(scope) in self._socket_paths:
             scope["app"] = self
             await self._sockets(scope, receive, send)
@@ -197,7 +201,7 @@ def create_app(settings: Settings, *, on_fault: Callable[[], None] | None = None
     )
     app = Gateway(
         sockets,
-        public_url=settings.public_url,
+        settings=settings,
         routes=routes,
         middleware=[*MIDDLEWARE, Middleware(Mounted, public_url=settings.public_url), cors],
         exception_handlers={HTTPException: on_error},

@@ -35,7 +35,7 @@ class Allowances(Struct, frozen=True, kw_only=True):
     `accepts_per_s`: sockets that may come a second, whoever they are: a herd that returns is let in bit by bit.
     `handshakes_per_address`: open from one address without a credential yet.
     `sockets_per_subject`, and the rates `…_per_s`: of one subject; an address gets `address_factor` times as much
-    (0: no limit, for a gateway behind a proxy whose clients all have the proxy's address).
+    (0: no limit, for a gateway behind a proxy that it does not trust to say whose requests those are).
     `frames_per_s`: that one socket may send, of whatever kind.
     `requests`: HTTP requests being answered at the same time.
     `replays`: reads of stored events for subscriptions at the same time.

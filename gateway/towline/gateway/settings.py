@@ -15,6 +15,7 @@ import msgspec
 from towline.gateway.limits import VARIABLES as LIMITS
 from towline.gateway.limits import Allowances
 from towline.gateway.mounting import check_public_url
+from towline.gateway.proxies import ProxyHeader, trusted
 from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS
 from towline.protocol.source_paths import allowed_roots
 from towline.protocol.store.payloads import URL_VARIABLE, open_payloads
@@ -33,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `payloads`: where artifacts, uploads and large values lie, a folder or the URL of an object store.
     `public_url`: the address by which clients find it, if a proxy stands before it; may have a path.
     `origins`: browser origins that may connect, compared exactly; None means its own address and the public one.
+    `trusted_proxies`: addresses and networks of proxies, and `unix`, that say in `proxy_header` whose requests they
+    bring; nobody else is believed.
     `allow_paths`: roots below which `input.source.path` of a new run must lie; empty leaves it to the workers.
     `development`: serve on a store that may lose acknowledged events, and say so loudly.
     `jwt_secret` signs HS256 credentials, `jwks` (a URL or a path) holds the keys of others; one of them is needed.
@@ -51,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     socket_path: Path | None = None
     public_url: str | None = None
     origins: tuple[str, ...] | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    proxy_header: ProxyHeader = "x-forwarded-for"
     allow_paths: tuple[str, ...] = ()
     development: bool = False
     jwks: str | None = None
@@ -95,6 +100,11 @@ def _origins(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _proxy_header(text: str) -> ProxyHeader:
+    known: dict[str, ProxyHeader] = {"x-forwarded-for": "x-forwarded-for", "forwarded": "forwarded"}
+    return known[text.lower()]
+
+
 def _word(text: str) -> str:
     if not text:
         raise ValueError(text)
@@ -117,6 +127,8 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "SOCKET_PATH": ("socket_path", Path, "unix socket to listen on, instead of host and port"),
     "PUBLIC_URL": ("public_url", check_public_url, "http or https address of the gateway for its clients"),
     "ORIGINS": ("origins", _origins, "browser origins that may connect, divided by commas"),
+    "TRUSTED_PROXIES": ("trusted_proxies", trusted, "addresses and networks of proxies, divided by commas, and unix"),
+    "PROXY_HEADER": ("proxy_header", _proxy_header, "x-forwarded-for or forwarded, whichever the proxies write"),
     "DEVELOPMENT": ("development", _flag, "1: serve on a store that may lose events"),
     "JWKS": ("jwks", _key_set, "https: URL or path of a JWK Set with the issuer's public keys"),
     "ISSUER": ("issuer", _word, "iss of the credentials that are taken"),

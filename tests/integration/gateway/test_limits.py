@@ -262,6 +262,31 @@ async def test_two_gateways_allow_together_what_one_would(redis_url: str, tmp_pa
             assert answer.status_code == 201
 
 
+@pytest.mark.parametrize("proxies", [(), ("127.0.0.0/8",)])
+async def test_an_address_is_the_callers_where_a_trusted_proxy_names_it(
+    redis_url: str, tmp_path: Path, proxies: tuple[str, ...]
+) -> None:
+    limits = Allowances(creates_per_s=1, handshakes_per_address=1, address_factor=1)
+    async with running_gateway(redis_url, tmp_path, limits=limits, trusted_proxies=proxies) as gateway:
+        await gateway.announce()
+
+        async def start(name: str, address: str) -> int:
+            headers = {**gateway.as_(name), "X-Forwarded-For": f"192.0.2.99, {address}"}
+            answer = await gateway.http.post("/v1/runs", json={"workflow": "toy", "input": {}}, headers=headers)
+            return answer.status_code
+
+        spent = await asyncio.gather(*(start(f"subject-{n}", "192.0.2.1") for n in range(int(BURST_S))))
+        assert spent == [201] * int(BURST_S)
+        assert await start("another", "192.0.2.2") == (201 if proxies else 429)
+        async with gateway.socket(hello=False, additional_headers={"X-Forwarded-For": "192.0.2.1"}) as first:
+            async with gateway.socket(hello=False, additional_headers={"X-Forwarded-For": "192.0.2.2"}) as second:
+                if proxies:
+                    await second.hello()
+                else:
+                    assert await second.closed() == 4029
+            await first.hello()
+
+
 async def test_metrics_tell_nothing_of_anyone(gateway: RunningGateway) -> None:
     run = await gateway.start(labels={"canary": "canary-label"})
     hand = await gateway.hold(run)

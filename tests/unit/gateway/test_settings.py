@@ -18,6 +18,8 @@ def test_the_environment_is_read() -> None:
             "TOWLINE_ALLOW_PATHS": "/a:/b",
             "TOWLINE_GATEWAY_PORT": "0",
             "TOWLINE_GATEWAY_ORIGINS": "https://a.example, https://b.example",
+            "TOWLINE_GATEWAY_TRUSTED_PROXIES": "10.0.0.0/8, ::1, unix",
+            "TOWLINE_GATEWAY_PROXY_HEADER": "Forwarded",
             "TOWLINE_GATEWAY_DEVELOPMENT": "yes",
             "PATH": "/bin",
         }
@@ -28,6 +30,8 @@ def test_the_environment_is_read() -> None:
         payloads=Path("/data/payloads"),
         port=0,
         origins=("https://a.example", "https://b.example"),
+        trusted_proxies=("10.0.0.0/8", "::1", "unix"),
+        proxy_header="forwarded",
         allow_paths=("/a", "/b"),
         development=True,
     )
@@ -54,6 +58,9 @@ def test_what_is_given_wins_and_none_is_not_given() -> None:
         ("TOWLINE_GATEWAY_HELLO_MS", "1s"),
         ("TOWLINE_GATEWAY_SOCKETS", "0"),
         ("TOWLINE_GATEWAY_RECONNECTS_PER_S", "0"),
+        ("TOWLINE_GATEWAY_TRUSTED_PROXIES", "proxy.example"),
+        ("TOWLINE_GATEWAY_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("TOWLINE_GATEWAY_PROXY_HEADER", "x-real-ip"),
         ("TOWLINE_GATEWAY_METRICS_BIND", "9100"),
         ("TOWLINE_GATEWAY_METRICS_BIND", ":9100"),
         *(

@@ -34,6 +34,7 @@ from towline.gateway.mounting import origin_of
 from towline.gateway.outbound import TRANSPORT
 from towline.gateway.settings import Settings
 from towline.gateway.signal import Mailbox, Signal
+from towline.protocol.closecodes import CloseCode
 from towline.protocol.limits import CLIENT_FRAME_BYTES, EVENTS_FRAME_BYTES
 
 _log: Final = logging.getLogger("towline.gateway")
@@ -59,6 +60,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     keeps count of what is sent.
     """
 
+    has_heard = False
+    """Whether anything came since the last ping."""
     may_write = False
     """Whether the peer was upgraded, is there, does not lag, and was not told goodbye."""
 
@@ -90,6 +93,26 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """The peer took most of what waited."""
         self.may_write = self._is_open()
         super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """The peer is there."""
+        self.has_heard = True
+        super().data_received(data)
+
+    def send_keepalive_ping(self) -> None:
+        """Asks whether the peer is there."""
+        self.has_heard = False
+        super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        """No pong came. It may stand behind what the peer has yet to take, or what it says; else nobody is there."""
+        self.pong_timer = self.pending_ping_payload = None
+        if self.has_heard or not self.writable.is_set():  # whether one that lags takes anything, `outbound` finds out
+            self.send_keepalive_ping()
+        elif self._is_open():
+            scope: Any = self.scope
+            scope["app"].state.services.metrics.closed(CloseCode.HEARTBEAT_LOST)
+            self.close_now(CloseCode.HEARTBEAT_LOST, "no answer to pings: heartbeat lost")
 
     def handle_connect(self, event: Request) -> None:
         """Adds the extension before the application runs."""

@@ -37,6 +37,11 @@ def the_socket(gateway: RunningGateway) -> Any:
     return found
 
 
+async def another_ping(served: Any) -> None:
+    before = served.ping_sent_at
+    await wait_until(lambda: served.ping_sent_at > before, "another ping")
+
+
 async def closes(gateway: RunningGateway) -> list[str]:
     numbers = (await gateway.http.get("/metrics")).text
     return [line for line in numbers.splitlines() if line.startswith("towline_closes_total")]
@@ -55,8 +60,7 @@ async def test_a_slow_reader_takes_it_all_on_one_connection(hasty: RunningGatewa
         served = the_socket(hasty)
         await wait_until(lambda: not served.writable.is_set(), "the reader to lag")
         for _ in range(3):  # three pings go unanswered, since they stand behind what was not read
-            before = served.ping_sent_at
-            await wait_until(lambda before=before: served.ping_sent_at > before, "another ping")
+            await another_ping(served)
         for n in range(COMMANDS):
             signal = {"name": "nudge", "payload": {"by": n}}
             await slow.send(op="command", id=f"c{n}", run=run, type="signal", data=signal, command_id=f"k{n}")

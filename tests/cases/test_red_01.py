@@ -13,7 +13,8 @@ import pytest
 from tests.support.workers import Stage, stage
 from towline.workers import Context, activity
 from towline.workers.registry import Registry, Retry
-from towline.workers.scrub import LEAD_CHARS, SECRET, Scrubber
+from towline.workers.scrub import LEAD_CHARS, Scrubber
+from towline.workers.scrub_keyed import SECRET
 from towline.workers.scrub_stream import ScrubStream
 from towline.workers.secrets import PREFIX
 

@@ -16,7 +16,8 @@ from towline.protocol.approvals import digest_of
 from towline.protocol.codec import NewEntry
 from towline.protocol.events import Actor
 from towline.workers.commits import AttemptFailed
-from towline.workers.scrub import LEAD_CHARS, PATH, SECRET, Scrubber, for_worker
+from towline.workers.scrub import LEAD_CHARS, PATH, Scrubber, for_worker
+from towline.workers.scrub_keyed import SECRET
 from towline.workers.scrub_stream import ScrubStream
 from towline.workers.secrets import PREFIX, Secret
 from towline.workers.settings import WorkerSettingsError, from_environment

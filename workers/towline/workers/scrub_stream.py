@@ -10,7 +10,8 @@ import re
 from typing import Final
 
 from towline.workers import scrub_keyed
-from towline.workers.scrub import LEAD_CHARS, MARKS, SECRET, Scrubber
+from towline.workers.scrub import LEAD_CHARS, MARKS, Scrubber
+from towline.workers.scrub_keyed import SECRET
 
 HELD_CHARS: Final = 4096
 OWN_CHARS: Final = 200
@@ -99,8 +100,8 @@ class ScrubStream:
         small = text[-_WORDS_CHARS:].lower()
         for whole in (_KEY, *MARKS, *self._scrubber.literals, *self._scrubber.folders):
             keep = min(keep, len(text) - _begun(whole, text))
-        for word in scrub_keyed.WORDS:
-            keep = min(keep, len(text) - _begun(word, small))
+        for known in scrub_keyed.WORDS:
+            keep = min(keep, len(text) - _begun(known, small))
         return max(0, self._scrubber.start_around(text, keep) - lead)
 
 

@@ -24,6 +24,8 @@ class Answer(Struct):
     code: str | None = None
     lost: list[int] | None = None
     skipped: list[int] | None = None
+    head: int | None = None
+    first_seq: int | None = None
     events: list[dict[str, Any]] = []
     cursor: str | None = None
     projection: dict[str, Any] | None = None
@@ -62,9 +64,12 @@ def _take(answer: Answer, frame: dict[str, Any]) -> bool:
             answer.recovery, answer.code = frame["recovery"], frame.get("recovery_code")
             answer.lost, answer.skipped = frame.get("lost"), frame.get("skipped")
             answer.cursor, answer.projection = frame["cursor"], frame["projection"]
+            answer.head, answer.first_seq = frame["head"], frame["first_seq"]
         case "events":
             answer.events += frame["events"]
             answer.cursor = frame["cursor"]
+            # Whoever is cut off here goes on behind the last event of this frame, be it live or replayed.
+            assert not frame["events"] or frame["cursor"].startswith(f"{frame['events'][-1]['seq']}-"), frame
         case "live":
             answer.cursor = frame["cursor"]
             return not ((answer.projection or {}).get("outcome") or frame.get("closed"))

@@ -138,7 +138,8 @@ async def _let_in(call: Call, held: ExitStack) -> None:
 
 def _subscription(call: Call, run: str) -> f.Subscribe:
     """What the query asks for. A cursor that the browser brings back wins over the one in its address."""
-    after = call.request.headers.get("last-event-id") or call.query("after") or LATEST
+    asked = call.query("after")
+    after = call.request.headers.get("last-event-id") or (LATEST if asked is None else asked)
     if after != LATEST:
         try:
             parse(after)

@@ -1,9 +1,9 @@
 /* Many WebSocket readers in one process: opens N sockets on loopback, says what the template says, counts events.
  *
- *   load PORT SOCKETS SECONDS STALLED [TEMPLATE]
+ *   load PORT SOCKETS SECONDS STALLED [TEMPLATE [OP]]
  *
  * TEMPLATE: a file of frames, one a line, sent once a socket is upgraded; `{i}` becomes the socket's number. With it a
- * socket is ready when it was told `live`, without it when it was upgraded. Prints READY {…} when all are ready, waits
+ * socket is ready when it was told OP (`live`), without it when it was upgraded. Prints READY {…} when all are ready, waits
  * for a line on stdin while it reads on, then stops reading on the first STALLED sockets (which have small buffers) and
  * gives them time to fill, prints BEGIN, counts for SECONDS and prints RESULT {…}. An event begins with {"seq":N; its text carries t=<CLOCK_MONOTONIC in ns>. Latency is
  * that of the oldest event of each frame, of sockets that read. A seq that does not follow is a gap.
@@ -35,7 +35,7 @@ static struct reader *readers;
 static int poller, port, sockets, ready, is_measuring;
 static long events, gaps, taken;
 static uint32_t *latency_us;
-static char template[TEMPLATE];
+static char template[TEMPLATE], ready_at[64] = "{\"op\":\"live\"";
 static uint8_t chunk[CHUNK];
 
 static uint64_t now_ns(void) {
@@ -82,7 +82,7 @@ static void take_message(struct reader *r, const uint8_t *text, size_t size) {
     const uint8_t *at = text, *end = text + size, *mark;
     uint64_t sent_ns = 0;
     int looked = 0;
-    if (*template && size > 12 && !memcmp(text, "{\"op\":\"live\"", 12)) ready++;
+    if (*template && size > strlen(ready_at) && !memcmp(text, ready_at, strlen(ready_at))) ready++;
     if (size > 11 && !memcmp(text, "{\"op\":\"bye\"", 11)) {
         fprintf(stderr, "load: %.*s\n", (int)size, text);
         exit(1);
@@ -192,6 +192,7 @@ int main(int argc, char **argv) {
         template[fread(template, 1, TEMPLATE - 1, file)] = 0;
         fclose(file);
     }
+    if (argc > 6) snprintf(ready_at, sizeof ready_at, "{\"op\":\"%s\"", argv[6]);
     poller = epoll_create1(0);
     readers = calloc(sockets, sizeof *readers);
     latency_us = malloc(LATENCIES * sizeof *latency_us);

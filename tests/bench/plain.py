@@ -1,17 +1,20 @@
 """What one writes without us: a starlette socket per reader, the event encoded once and sent to each in turn.
 
-    python -m tests.bench.plain PORT EVENTS_PER_S BYTES
+    python -m tests.bench.plain PORT EVENTS_PER_S BYTES [SOCKET KEY]
 
-uvicorn with uvloop, the sans-IO core, no compression. From the first line on stdin it publishes at the given rate.
+With the store's unix socket and the key of a log, each reader is first sent that log, event by event. uvicorn with
+uvloop, the sans-IO core, no compression. From the first line on stdin it publishes at the given rate.
 """
 
 import asyncio
 import contextlib
+import json
 import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Final
 
+import redis.asyncio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -25,10 +28,23 @@ _TEXT: Final = (
 readers = set[WebSocket]()
 
 
+async def replay(websocket: WebSocket, address: str, key: str) -> None:
+    async with redis.asyncio.Redis(unix_socket_path=address) as store:
+        after = "-"
+        while rows := await store.xrange(key, after, "+", count=500):
+            for _, fields in rows:
+                event = json.loads(fields[b"e"])
+                await websocket.send_json({"op": "events", "run": "r", "events": [event]})
+            after = f"({rows[-1][0].decode()}"
+    await websocket.send_json({"op": "live", "run": "r"})
+
+
 async def serve(websocket: WebSocket) -> None:
     await websocket.accept("towline.v1")
     readers.add(websocket)
     with contextlib.suppress(WebSocketDisconnect):
+        if sys.argv[4:]:
+            await replay(websocket, *sys.argv[4:6])
         while True:
             await websocket.receive_text()
     readers.discard(websocket)

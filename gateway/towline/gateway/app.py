@@ -85,7 +85,7 @@ class Sockets:
                 socket.session.fail(turned.code, turned.reason, retry_ms=turned.retry_ms)
             if services.draining.is_set():
                 socket.session.drain(services.farewell_ms())
-            await socket.serve()
+            await socket.serve(scope)
         finally:
             if socket.seat is not None:
                 socket.seat.leave()

@@ -126,8 +126,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.may_write = self._is_open() and self.writable.is_set()
         unused: Any = None
         self.request.headers.clear()  # the core's parser holds on to the request itself
-        self.request = self.response = unused
-        self.scope["headers"] = []
+        self.request = self.response = self.client = self.server = unused
+        cast("dict[str, Any]", self.scope).clear()
 
     def close_writing(self) -> None:
         """See `outbound.Transport`."""

@@ -53,11 +53,11 @@ class Signal:
 class Mailbox(Generic[T]):
     """What one reader has not taken yet, in order."""
 
-    __slots__ = ("_came", "_held")
+    __slots__ = ("_held", "_waiting")
 
     def __init__(self) -> None:
         self._held: list[T] = []
-        self._came = Signal()
+        self._waiting: asyncio.Future[None] | None = None
 
     def empty(self) -> bool:
         """Whether nothing waits."""
@@ -66,11 +66,15 @@ class Mailbox(Generic[T]):
     def put_nowait(self, item: T) -> None:
         """Adds one."""
         self._held.append(item)
-        self._came.set()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def get(self) -> T:
         """The oldest, once there is one."""
         while not self._held:
-            self._came.clear()
-            await self._came.wait()
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
         return self._held.pop(0)

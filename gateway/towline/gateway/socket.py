@@ -43,13 +43,12 @@ class Socket:
     """One socket, from upgrade to close. `serve` is its whole life; idle, it holds one task and one timer."""
 
     __slots__ = (
-        *("_commands", "_feeds", "_origin", "_out", "_receive", "_scope", "_services", "_tasks", "_ticker"),
+        *("_commands", "_feeds", "_origin", "_out", "_receive", "_services", "_tasks", "_ticker"),
         *("_watched", "seat", "session", "write"),
     )
 
     def __init__(self, services: Services, scope: Scope, receive: Receive, send: Send) -> None:
         self._services = services
-        self._scope = scope
         self._receive = receive
         self._origin: str | None = None
         settings = services.settings
@@ -70,32 +69,34 @@ class Socket:
         self._tasks: set[asyncio.Task[None]] = set()
         self._commands: asyncio.Queue[tuple[f.CommandFrame, str]] | None = None
 
-    async def serve(self) -> None:
+    async def serve(self, scope: Scope) -> None:
         """Serves the peer until the socket is closed."""
         if (await self._receive())["type"] != "websocket.connect":
             return
-        headers, offered = Headers(scope=self._scope), self._scope.get("subprotocols", [])
-        self._origin = headers.get("origin")
         try:
-            await self._out.accept(f.SUBPROTOCOL if f.SUBPROTOCOL in offered else None)
-            try:
-                token = bearer(headers.get("authorization"))
-            except ProblemError:
-                token = ""  # a credential of a kind that is none of ours: not valid
-            self.session.receive_upgrade(
-                subprotocols=offered,
-                is_origin_allowed=self._services.is_origin_allowed(self._origin),
-                token=token,
-                now_ms=now_ms(),
-            )
-            del headers, offered, token
-            self._out.open()
+            await self._open(scope)
             await self.act()
             await self._read()
         except Gone:
             pass
         finally:
             await self._end_all()
+
+    async def _open(self, scope: Scope) -> None:
+        headers, offered = Headers(scope=scope), scope.get("subprotocols", [])
+        self._origin = headers.get("origin")
+        await self._out.accept(f.SUBPROTOCOL if f.SUBPROTOCOL in offered else None)
+        try:
+            token = bearer(headers.get("authorization"))
+        except ProblemError:
+            token = ""  # a credential of a kind that is none of ours: not valid
+        self.session.receive_upgrade(
+            subprotocols=offered,
+            is_origin_allowed=self._services.is_origin_allowed(self._origin),
+            token=token,
+            now_ms=now_ms(),
+        )
+        self._out.open()
 
     async def _read(self) -> None:
         while not self.session.is_closed:

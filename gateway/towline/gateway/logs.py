@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
-from towline.gateway.prepared import StoredFrame, StoredPage, stored_page
+from towline.gateway.prepared import Shared, StoredFrame, StoredPage, stored_page
 from towline.protocol.codec import Entry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.limits import KIB, MIB, STORE_PAGE_EVENTS
@@ -101,12 +101,15 @@ class Logs:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._recent: OrderedDict[Hashable, _Recent] = OrderedDict()
+        self.shared = Shared()
+        """Frames of what was read for many."""
         self._history = 0
 
     def clear(self) -> None:
         """Forgets everything: the store may have come back with another history."""
         self._history += 1
         self._left_bytes += sum(page.size_bytes for page in self._pages.values())
+        self.shared.forget()
         for kept in (self._pages, self._known, self._flights, self._recent):
             kept.clear()
 
@@ -146,6 +149,7 @@ class Logs:
         What is being read of it is neither kept nor shared with who asks from here on.
         """
         self._history += 1
+        self.shared.forget(run)
         self._known.pop(run, None)
         for page in [key for key in self._pages if key[0] == run]:
             self._drop(page)

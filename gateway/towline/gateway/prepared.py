@@ -6,6 +6,7 @@ whether these entries are what a reader is to be sent next, and to `server` how 
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
@@ -17,7 +18,7 @@ from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import Cursor
 from towline.protocol.deltas import FINISHING, Piece
 from towline.protocol.events import TERMINAL
-from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB
+from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB, MIB
 from towline.protocol.projection import Role, passes_whole, project_entry
 
 _FIN_TEXT: Final = 0x81
@@ -69,10 +70,7 @@ class Batch:
 
     def _frame(self, reader: Role) -> bytes:
         raw = [project_entry(entry, reader) for entry in self.entries]
-        return b"".join(
-            text_frame(f.encode(f.events(self.run, raw[a:b], self.entries[b - 1].cursor, replay=False)))
-            for a, b in chunks(raw)
-        )
+        return b"".join(_events(self.run, raw[a:b], self.entries[b - 1].cursor, replay=False) for a, b in chunks(raw))
 
 
 class StoredFrame(Struct, frozen=True):
@@ -113,10 +111,42 @@ def stored_page(run: str, before: Cursor, entries: Sequence[Entry], reader: Role
     frames: list[StoredFrame] = []
     for a, b in chunks(raw):
         last = entries[b - 1]
-        wire = text_frame(f.encode(f.events(run, raw[a:b], last.cursor, replay=True)))
+        wire = _events(run, raw[a:b], last.cursor, replay=True)
         finishing = tuple([entries[i] for i in range(a, b) if kinds[i] in FINISHING])
         frames.append(StoredFrame(wire, b - a, last.cursor, _ending(last), finishing))
     return StoredPage(before, frames)
+
+
+def _events(run: str, raw: Sequence[bytes], last: Cursor, *, replay: bool) -> bytes:
+    return text_frame(f.encode(f.events(run, raw, last, replay=replay)))
+
+
+class Shared:
+    """Frames that were made a moment ago: many who come to one run, or lag behind it in step, are sent the same."""
+
+    def __init__(self, *, kept_bytes: int = 16 * MIB) -> None:
+        self._left_bytes = kept_bytes
+        self._wires: OrderedDict[tuple[str, Cursor, Cursor, Role, bool], bytes] = OrderedDict()
+
+    def wire(self, run: str, entries: Sequence[Entry], reader: Role, *, replay: bool) -> bytes:
+        """The one frame of `entries`, which fit, as `reader` (one of `reader_class`) sees them.
+
+        Their cursors name them: another history has other tags.
+        """
+        key = run, entries[0].cursor, entries[-1].cursor, reader, replay
+        if (wire := self._wires.get(key)) is None:
+            raw = [project_entry(entry, reader) for entry in entries]
+            wire = self._wires[key] = _events(run, raw, entries[-1].cursor, replay=replay)
+            self._left_bytes -= len(wire)
+            while self._left_bytes < 0:
+                _, oldest = self._wires.popitem(last=False)
+                self._left_bytes += len(oldest)
+        return wire
+
+    def forget(self, run: str | None = None) -> None:
+        """Forgets a run, or all of them."""
+        for key in [key for key in self._wires if run in (None, key[0])]:
+            self._left_bytes += len(self._wires.pop(key))
 
 
 def _ending(last: Entry) -> str | None:

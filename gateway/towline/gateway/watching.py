@@ -9,7 +9,7 @@ framed once for all of its class, are written at once and no task wakes. Leaves 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, TypeVar, assert_never
 
@@ -24,6 +24,7 @@ from towline.gateway.signal import Signal
 from towline.gateway.texts import TextStream
 from towline.protocol import frames as f
 from towline.protocol import subscription as s
+from towline.protocol.codec import Entry
 from towline.protocol.cursor import Cursor
 from towline.protocol.errors import ProblemError
 from towline.protocol.projection import Caller, Role, project_entry, reader_class
@@ -361,8 +362,7 @@ class Watching:
                     if self._texts is not None:
                         self._texts.receive_sent(entries)
                     self._services.metrics.sent(len(entries), replay=action.replay)
-                    raw = [project_entry(entry, self._reader) for entry in entries]
-                    await self._peer.send(f.events(self.run, raw, entries[-1].cursor, replay=action.replay))
+                    await self._send_events(entries, replay=action.replay)
             case s.SendLive():
                 await self._peer.send(f.Live(self.run, str(action.cursor)))
             case s.SendEnd():
@@ -376,22 +376,18 @@ class Watching:
             case _:
                 assert_never(action)
 
+    async def _send_events(self, entries: Sequence[Entry], *, replay: bool) -> None:
+        reader, peer = self._reader, self._peer
+        if peer.takes_wires and peer.write(self._services.logs.shared.wire(self.run, entries, reader, replay=replay)):
+            return
+        raw = [project_entry(entry, reader) for entry in entries]
+        await peer.send(f.events(self.run, raw, entries[-1].cursor, replay=replay))
+
     async def _subscribed(self, action: s.SendSubscribed, caller: Caller) -> f.Subscribed:
         loaded, self._loaded = self._loaded, None
         assert loaded is not None
-        placement = action.placement
-        return f.Subscribed(
-            id=self._frame.id,
-            run=self.run,
-            recovery=placement.recovery,
-            projection=await self._services.project(loaded, caller),
-            cursor=str(action.cursor),
-            head=action.head,
-            first_seq=action.first_seq,
-            recovery_code=placement.code,
-            lost=placement.lost,
-            skipped=placement.skipped,
-        )
+        projection = await self._services.project(loaded, caller)
+        return s.subscribed(self._frame.id, self.run, action, projection)
 
     async def _waited(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`; a store that is away is asked again, once the client knows where it stands."""

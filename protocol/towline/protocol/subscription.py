@@ -29,7 +29,7 @@ terminal entry has been sent and `live` was.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -38,6 +38,7 @@ from towline.protocol.codec import Entry, type_of
 from towline.protocol.cursor import LATEST, START, BadCursor, Cursor
 from towline.protocol.errors import Problem
 from towline.protocol.events import TERMINAL
+from towline.protocol.frames import Subscribed
 from towline.protocol.limits import EVENTS_FRAME_BYTES, KIB, MAX_SEQ, STORE_PAGE_EVENTS
 from towline.protocol.placing import Page, Placement, place, position_before
 
@@ -74,6 +75,23 @@ class SendSubscribed(Struct, frozen=True):
     cursor: Cursor
     head: int
     first_seq: int
+
+
+def subscribed(frame_id: str, run: str, action: SendSubscribed, projection: dict[str, Any]) -> Subscribed:
+    """The frame that says so; `projection` is the Run that was loaded last, as the reader sees it."""
+    placement = action.placement
+    return Subscribed(
+        id=frame_id,
+        run=run,
+        recovery=placement.recovery,
+        projection=projection,
+        cursor=str(action.cursor),
+        head=action.head,
+        first_seq=action.first_seq,
+        recovery_code=placement.code,
+        lost=placement.lost,
+        skipped=placement.skipped,
+    )
 
 
 class SendEvents(Struct, frozen=True):

@@ -7,7 +7,7 @@ from websockets.frames import Frame
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
-from towline.gateway.prepared import Batch, batches, chunks, text_frame
+from towline.gateway.prepared import Batch, Shared, batches, chunks, text_frame
 from towline.protocol.codec import Entry, EntryMeta
 from towline.protocol.cursor import Cursor
 from towline.protocol.limits import EVENTS_FRAME_BYTES
@@ -51,6 +51,26 @@ def test_one_class_is_framed_once_and_sees_what_its_role_sees() -> None:
         (frame,) = map(msgspec.json.decode, messages(batch.wire(reader_class(role))))
         seen = [msgspec.json.decode(project_entry(e, role)) for e in batch.entries]
         assert frame == {"op": "events", "run": "a", "events": seen, "cursor": "5-7", "replay": False}
+
+
+def test_frames_are_shared_by_who_may_see_the_same_and_forgotten_when_told_or_too_many() -> None:
+    entries, size_bytes = [entry(4), entry(5)], 3000
+    shared = Shared(kept_bytes=size_bytes)
+    wire = shared.wire("a", entries, "operator", replay=True)
+    assert shared.wire("a", list(entries), "operator", replay=True) is wire
+    (frame,) = map(msgspec.json.decode, messages(wire))
+    assert frame["replay"]
+    assert frame["cursor"] == "5-7"
+    assert len({shared.wire("a", entries, role, replay=False) for role in ("share", "viewer", "operator")}) == 3
+    other = [msgspec.structs.replace(one, tag=8) for one in entries]
+    assert messages(shared.wire("a", other, "operator", replay=True)) != messages(wire), "another history"
+    for seq in range(10, 40):
+        shared.wire("b", [entry(seq)], "operator", replay=True)
+    assert 0 <= shared._left_bytes < size_bytes
+    shared.forget("b")
+    assert {run for run, *_ in shared._wires} <= {"a"}
+    shared.forget()
+    assert shared._left_bytes == size_bytes
 
 
 def test_an_ending_is_told() -> None:

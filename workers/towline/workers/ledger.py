@@ -20,6 +20,9 @@ from towline.workers.steps import StepBook
 _APPLIED_AT_ONCE: Final = frozenset(type_ for type_, row in COMMANDS.items() if row.applied_on_acceptance)
 """Commands whose outcome stands in the log since the same step."""
 
+_PAUSES: Final = frozenset({"command.received", "cancel.requested", "run.paused"})
+"""Events that ask for a pause or end one."""
+
 
 class PauseAsked(Struct, frozen=True):
     """A pause that was accepted while the run was held. `by` and `reason` go into its `run.paused`."""
@@ -49,9 +52,12 @@ class Ledger:
         data = data_of(event)
         self.open.note(event, data)
         self._observed.observe(event)
-        self._note_pause(event, data)
+        if event.type in _PAUSES:
+            self._note_pause(event, data)
         self.book.apply(event.seq, data)
         match data:
+            case d.ToolStarted() | d.ToolFinished() | d.ToolFailed():  # nearly all of a long log
+                pass
             case d.RunStarted():
                 self.status, self.is_started = "running", True
             case d.RunTakenOver() | d.RunResumed():

@@ -47,6 +47,10 @@ class OpenEnds:
     def note(self, event: Event, data: Struct) -> None:
         """As `observe`, for who has read the event's typed data."""
         match data:
+            case d.ToolStarted() as data:
+                self.steps[data.step] = Abandoned(data.step, data.name, data.attempt, data.effect)
+            case d.ToolFinished() | d.ToolFailed() as data:  # one that waits for its next attempt has no result
+                self.steps.pop(data.step, None)
             case d.CommandReceived() as data:
                 counts = data.type in ("signal", "update", "revise", "add_context")
                 command = OpenCommand(event.actor.id, data.command_id, data.type, event.seq, counts)
@@ -62,10 +66,6 @@ class OpenEnds:
                 self.requests[data.request] = "input"
             case d.ApprovalResolved() | d.InputResolved() as data:
                 self.requests.pop(data.request, None)
-            case d.ToolStarted() as data:
-                self.steps[data.step] = Abandoned(data.step, data.name, data.attempt, data.effect)
-            case d.ToolFinished() | d.ToolFailed() as data:  # one that waits for its next attempt has no result
-                self.steps.pop(data.step, None)
             case d.TimerStarted() as data:
                 self.timers[data.timer] = Timer("timer", data.timer)
             case d.TimerFired() as data:

@@ -94,3 +94,16 @@ async def test_private_parts_go_in_portions_and_memory_may_be_full(lab: Lab, mon
     finally:
         await lab.raw.config_set("maxmemory", "0")
     assert sorted(await lab.raw.hkeys(RunKeys.of("r1").private)) == [b"-", b"5", b"6", b"7"]
+
+
+async def test_a_page_that_is_trimmed_between_its_two_reads_has_no_hole(lab: Lab) -> None:
+    await begun_anew(lab)
+    log = await lab.log()
+    await lab.raw.xtrim(RunKeys.of("r1").log, minid=f"{AT}-0", approximate=False)  # `first_seq` as it was read before
+    for cursor in (Cursor(0), log[1].cursor, Cursor(2)):
+        page = await lab.store.read_log("r1", cursor, limit=9)
+        assert (page.recovery, page.first_seq, page.entries) == ("trimmed", AT, ()), cursor
+    page = await lab.store.read_log("r1", log[AT - 2].cursor, limit=9)
+    assert (page.recovery, [entry.seq for entry in page.entries]) == ("ok", [5, 6, 7])
+    with pytest.raises(api.Diverged):
+        await lab.store.load("r1")

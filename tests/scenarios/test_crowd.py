@@ -151,7 +151,7 @@ async def _minute_of(crowd: Crowd) -> int:
         await crowd.write()
         count += 1
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(crowd.dice.random() / 2):
+            async with asyncio.timeout(2 * crowd.dice.random()):
                 await asyncio.Event().wait()
     await crowd.are_here(DEAF_CROWD)
     return count

@@ -158,7 +158,8 @@ class Line:
 
     def ask(self, path: str, credential: str, *more: str) -> None:
         lines = (f"GET /v1/{path} HTTP/1.1", "Host: test", f"Authorization: Bearer {credential}", *more, "", "")
-        self._writer.write("\r\n".join(lines).encode())
+        self._asked = "\r\n".join(lines).encode()
+        self._writer.write(self._asked)
 
     async def begin(self) -> bytes:
         """The answer without its body, which is there or, for a stream that had ended, is not to come."""
@@ -167,9 +168,15 @@ class Line:
         return head.lower()
 
     async def body(self) -> bytes:
-        head = await self.begin()
-        size = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-        return await self.reader.readexactly(int(size))
+        """The body of the answer; asked for again where the store was away, as it seems to be to a busy machine."""
+        while True:
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            size = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            body = await self.reader.readexactly(int(size))
+            if head.startswith(b"HTTP/1.1 200"):
+                return body
+            assert head.startswith(b"HTTP/1.1 503"), (head, body)
+            self._writer.write(self._asked)
 
     def abort(self) -> None:
         self._writer.transport.abort()

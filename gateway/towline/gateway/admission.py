@@ -7,6 +7,7 @@
     a subscription               rate_limited                          overloaded
     stored events                slowed                                waits, then `shed`
     a new run                    rate_limited                          overloaded
+    a run to work on             -                                     -
     a command                    rate_limited                          overloaded; a cancel never
     an HTTP request              overloaded                            -
 
@@ -194,10 +195,13 @@ class Admission:
 
     async def create(self, who: Who) -> None:
         """A new run. Raises `ProblemError`."""
-        if self._is_leaving():
-            raise problem("overloaded", "The gateway is going away; ask again.", retry_after_ms=_spread(_AWAY_MS))
+        self._refuse_when_leaving()
         self._refuse_under_pressure(Level.CREATES)
         await self._take("creates", who)
+
+    def claim(self) -> None:
+        """A run for a worker to hold. Raises `ProblemError` only when the gateway goes away: it is new work."""
+        self._refuse_when_leaving()
 
     async def command(self, who: Who, type_: str) -> None:
         """A command. Raises `ProblemError`. Ending a run is relief: `cancel` is never shed."""
@@ -236,6 +240,10 @@ class Admission:
     def reading(self) -> asyncio.Semaphore:
         """Held during one read of stored events for a subscription that is behind."""
         return self._replays
+
+    def _refuse_when_leaving(self) -> None:
+        if self._is_leaving():
+            raise problem("overloaded", "The gateway is going away; ask again.", retry_after_ms=_spread(_AWAY_MS))
 
     def _refuse_under_pressure(self, what: Level) -> None:
         if self.pressure.sheds(what):

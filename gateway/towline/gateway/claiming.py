@@ -91,6 +91,7 @@ async def next_run(call: Call) -> Response:
     if not is_name(queue):
         raise problem("bad_request", "A queue is named like an identifier.", field="queue")
     _check_worker(body.worker)
+    call.services.admission.claim()
     for position, offer in enumerate(body.workflows):
         if not is_name(offer if isinstance(offer, str) else offer.name):
             raise problem("bad_request", "A workflow is named like an identifier.", field=f"workflows[{position}]")
@@ -245,6 +246,7 @@ async def claim_own(call: Call) -> Response:
     body = await call.body(ClaimBody, optional=True)
     worker = body.worker or _name_of(call)
     _check_worker(worker)
+    call.services.admission.claim()
     if facts.owner != call.credential.subject:
         raise problem("forbidden", "Only who started this run may claim it.", needs="owner")
     if facts.queue:

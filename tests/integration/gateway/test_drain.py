@@ -5,6 +5,7 @@ import itertools
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -43,6 +44,9 @@ async def test_sockets_leave_spread_and_in_the_order_of_return(redis_url: str, t
 async def test_who_still_comes_is_told_to_come_back(redis_url: str, tmp_path: Path) -> None:
     async with running_gateway(redis_url, tmp_path, drain_ms=10_000, reconnects_per_s=1) as gateway:
         run = await gateway.start()
+        worker = gateway.as_("w", roles=("user", "worker"))
+        body: dict[str, Any] = {"workflow": "toy", "input": {}, "queue": None}
+        own = (await gateway.http.post("/v1/runs", json=body, headers=worker)).json()["run"]["id"]
         async with gateway.socket(), gateway.socket() as last:  # the second leaves a second after the first
             gateway.server.should_exit = True
             await wait_until(gateway.services.draining.is_set, "the drain")
@@ -54,6 +58,12 @@ async def test_who_still_comes_is_told_to_come_back(redis_url: str, tmp_path: Pa
             create = await gateway.http.post("/v1/runs", json={"workflow": "toy", "input": {}})
             assert (create.status_code, create.json()["code"]) == (503, "overloaded")
             assert create.json()["retry_after_ms"] > 0
+            body = {"worker": "w", "workflows": ["toy"]}
+            for path in ("/v1/queues/default/claims", f"/v1/runs/{own}/claim"):
+                claim = await gateway.http.post(path, json=body, headers=worker)
+                assert (claim.status_code, claim.json()["code"]) == (503, "overloaded")
+                assert claim.json()["retry_after_ms"] > 0
+            assert (await gateway.store.facts(run)).epoch == 0
             stream = await gateway.http.get(f"/v1/runs/{run}/events", headers={"Accept": "text/event-stream"})
             assert "event: bye" in stream.text
             assert stream.text.splitlines()[-1] == "" or "retry: " in stream.text

@@ -84,6 +84,9 @@ async def test_who_leaves_takes_no_new_work() -> None:
     lab.is_leaving = True
     assert await refusal(lambda: lab.admission.create(ANA)) == "overloaded"
     assert await refusal(lambda: lab.admission.command(ANA, "signal")) is None
+    with pytest.raises(ProblemError) as refused:
+        lab.admission.claim()
+    assert refused.value.problem.retry_after_ms
 
 
 def test_sockets_over_the_process_bound_come_back_later() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.client_peer import events, followed
 from tests.support.gateway import AGENT, RunningGateway, note
 from tests.support.transports import TRANSPORTS, read
 from towline.protocol import event_data as d
@@ -34,3 +35,16 @@ async def test_what_cannot_be_stored_leaves_no_hole(gateway: RunningGateway, tra
     answer = await read(gateway, transport, run, "0")
     assert answer.seqs == list(range(1, 3 + len(BAD)))
     assert [event["data"]["text"] for event in answer.events[2:]] == [f"good {n} 0" for n in range(len(BAD))]
+
+
+def test_a_client_stops_before_a_hole_and_reads_again_from_where_it_stands() -> None:
+    peer = followed()
+    peer.receive(events("r", 1, 2, 3, 4), events("r", 7))
+    assert peer.seqs() == [1, 2, 3, 4], "nothing of what lies beyond the hole is told"
+    again = peer.last("subscribe")
+    assert (peer.count("subscribe"), again["after"]) == (2, "4-7")
+    peer.receive(events("r", 8))  # still of before
+    assert peer.seqs() == [1, 2, 3, 4]
+    peer.subscribed("4-7")
+    peer.receive(events("r", 5, 6, 7, 8))
+    assert peer.seqs() == list(range(1, 9))

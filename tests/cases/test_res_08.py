@@ -6,10 +6,12 @@ joined to the old 100.
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.gateway import RunningGateway
 from tests.support.transports import TRANSPORTS, read
+from towline.protocol.cursor import START
 from towline.protocol.store.keys import RunKeys
 
 
@@ -50,3 +52,6 @@ async def test_a_cursor_beside_the_new_history(gateway: RunningGateway, transpor
     assert diverged.seqs == list(range(1, 16))
     texts = [event["data"]["text"] for event in diverged.events if event["type"] == "progress.noted"]
     assert not any(text.startswith("old") for text in texts[3:])
+    survived = (await gateway.store.read_log(run, START, limit=100)).entries
+    assert diverged.events == [msgspec.json.decode(entry.raw) for entry in survived]
+    assert diverged.cursor == str(survived[-1].cursor)

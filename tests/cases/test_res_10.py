@@ -32,13 +32,19 @@ async def trimmed(gateway: RunningGateway) -> str:
 @pytest.mark.parametrize("after", ["0", "2", "4"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_below_what_is_kept(gateway: RunningGateway, transport: str, after: str) -> None:
-    answer = await read(gateway, transport, await trimmed(gateway), after)
+    run = await trimmed(gateway)
+    answer = await read(gateway, transport, run, after)
     assert (answer.recovery, answer.code) == ("snapshot", "trimmed")
+    assert (answer.first_seq, answer.head) == (FIRST, 10)
     assert answer.lost == [int(after) + 1, FIRST - 1]
     assert answer.seqs == [6, 7, 8, 9, 10]
-    if answer.projection is not None:
-        assert answer.projection["first_seq"] == FIRST
-        assert answer.projection["last_seq"] == 10
+    shown = (await gateway.http.get(f"/v1/runs/{run}")).json()
+    assert answer.projection in (None, shown)
+    # All that the lost events set is in it: a client rebuilds from here and folds what is newer.
+    assert (shown["first_seq"], shown["last_seq"], shown["cursor"]) == (FIRST, 10, answer.cursor)
+    assert (shown["workflow"], shown["owner"], shown["status"]) == ("toy", "ana", "running")
+    assert shown["started_at"] is not None
+    assert shown["summary"] == answer.events[-1]["data"]["text"]
 
 
 @pytest.mark.parametrize("after", ["5", "6", "9"])

@@ -3,24 +3,51 @@
 The symptom: the id was looked up in a store shared by all streams, and what came later was sent whosever it was.
 """
 
+from contextlib import aclosing
+from typing import Any
+
 import pytest
 
 from tests.support.gateway import RunningGateway, token
-from tests.support.transports import TRANSPORTS, read
+from tests.support.transports import TRANSPORTS, follow, read
+
+MARKER = "of another run"
+
+
+async def start_as(gateway: RunningGateway, subject: str) -> str:
+    """A run of somebody else."""
+    await gateway.announce()
+    body = {"workflow": "toy", "input": {}}
+    answer = await gateway.http.post("/v1/runs", json=body, headers=gateway.as_(subject))
+    return str(answer.json()["id"])
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_another_runs_cursor(gateway: RunningGateway, transport: str) -> None:
-    mine, other = await gateway.start(), await gateway.start()
-    for run, text in ((mine, "mine"), (other, "other")):
-        await (await gateway.hold(run)).note(text, count=5)
-    foreign = (await read(gateway, transport, other, "0", limit=4)).cursor
-    invented = "3-123456789"
-    for cursor in (foreign, invented):
-        answer = await read(gateway, transport, mine, cursor)
-        assert (answer.recovery, answer.code) == ("reset", "diverged")
-        assert answer.seqs == [1, 2, 3, 4, 5, 6, 7]
-        assert "other" not in str(answer.events)
+    """Two runs of two people, written in turn; one may read one of them and holds a cursor of the other."""
+    mine, other = await gateway.start(), await start_as(gateway, "bob")
+    hands = [(await gateway.hold(mine), "mine"), (await gateway.hold(other), MARKER)]
+    for _ in range(5):
+        for hand, text in hands:
+            await hand.note(text)
+    foreign = (await read(gateway, transport, other, "0", limit=4, credential=token("bob"))).cursor
+    assert (await read(gateway, transport, other, foreign)).problem is not None
+    for cursor in (foreign, "3-123456789"):
+        came = list[dict[str, Any]]()
+        async with aclosing(follow(gateway, transport, mine, cursor)) as frames:
+            async for frame in frames:
+                came.append(frame)
+                if frame["op"] == "live":  # what comes live is of one run, too
+                    for hand, text in reversed(hands):
+                        await hand.note(text)
+                elif frame["op"] == "events" and any(each["op"] == "live" for each in came):
+                    break
+        assert (came[0]["recovery"], came[0]["recovery_code"]) == ("reset", "diverged")
+        seqs = [event["seq"] for frame in came for event in frame.get("events", ())]
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert len(seqs) == (8 if cursor == foreign else 9)
+        for strange in (MARKER, other, "bob"):
+            assert strange not in str(came)
 
 
 async def test_the_header_wins_over_the_address(gateway: RunningGateway) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from towline.workers import Context
-from towline.workers.registry import RegistrationError, Registry, Retry
+from towline.workers.registry import RegistrationError, Registry, Retry, encode_value
 
 
 class Page(msgspec.Struct):
@@ -32,6 +32,17 @@ def test_a_write_must_be_repeatable() -> None:
     registry.activity(pay, idempotent=True)
     registry.activity(pay, name="pay_2", read_back=lambda amount: None)
     registry.activity(pay, name="pay_3", effect="none")
+
+
+def test_a_workflow_says_what_a_busy_thread_does() -> None:
+    registry = Registry()
+
+    async def run(ctx: Context) -> None: ...
+
+    assert registry.workflow(name="plain")(run).on_busy is None
+    assert registry.workflow(name="strict", on_busy="reject")(run).on_busy == "reject"
+    with pytest.raises(RegistrationError, match="enqueue, reject, interrupt"):
+        registry.workflow(name="odd", on_busy="dance")(run)  # type: ignore[arg-type]
 
 
 def test_arguments_are_recorded_by_position_with_defaults_and_come_back_as_declared() -> None:
@@ -116,3 +127,11 @@ def test_some_errors_heal_by_no_repetition() -> None:
     assert policy.heals(OSError())
     with pytest.raises(RegistrationError):
         Retry(attempts=0)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_know_is_refused_and_not_made_null(number: float) -> None:
+    for value in (number, [1.5, {"deep": (number,)}], Page("a", number)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"the result of x cannot be recorded: .*finite"):
+            encode_value(value, "the result of x")
+    assert encode_value([None, 1.5, "nan"], "x") == b'[null,1.5,"nan"]'

@@ -7,6 +7,7 @@ them to `machine` (workflows) and `activities`.
 """
 
 import inspect
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -240,9 +241,24 @@ class Registry:
 def encode_value(value: Any, what: str) -> bytes:
     """`value` as JSON. Raises `TypeError`, naming `what`, when it has no JSON form."""
     try:
-        return msgspec.json.encode(value)
+        raw = msgspec.json.encode(value)
+        if b"null" in raw and not _is_finite(msgspec.to_builtins(value)):
+            raise ValueError("it holds a number that is not finite, which JSON would turn into null")
+        return raw
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{what} cannot be recorded: {error}; use JSON values or msgspec structs") from None
+
+
+def _is_finite(value: Any) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(_is_finite(each) for each in value.values())
+        case list() | tuple():
+            return all(_is_finite(each) for each in value)
+        case _:
+            return True
 
 
 def schema_of(annotation: Any) -> dict[str, Any]:

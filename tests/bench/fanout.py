@@ -66,9 +66,11 @@ async def hot(bench: Bench) -> None:
     ) as server:
         plain = await bench.load(server, SOCKETS)
         show("plain at 1,500 events a second", plain)
-    hand = await bench.hold("hot")
+    await bench.hold("hot")
+    appender = await Appender.over(bench.store, ["hot"])
     template = bench.template("hot", "latest")
-    ours = await bench.load(bench.server, SOCKETS, template=template, publish=paced(hand, 1500, batch=3))
+    publish = partial(appender.in_turns, ["hot"], 1500)
+    ours = await bench.load(bench.server, SOCKETS, template=template, publish=publish)
     show("towline at 1,500 events a second", ours)
     print(f"  towline / plain = {ours['per_s'] / plain['per_s']:.1f} (goal >= 1,000,000/s, >= 20 x naive)", flush=True)
 
@@ -79,8 +81,7 @@ async def many(bench: Bench) -> None:
     for first in range(0, SOCKETS, 50):
         await asyncio.gather(*(bench.hold(run) for run in runs[first : first + 50]))
         await asyncio.sleep(0.2)  # a subject creates at most 250 runs a second
-    appender = Appender(bench.store)
-    await appender.begin(runs, bench.store)
+    appender = await Appender.over(bench.store, runs)
     template = bench.template("many-{i}", "latest")
     for rate in (2_000, 10_000):
         found = await bench.load(
@@ -92,8 +93,7 @@ async def many(bench: Bench) -> None:
 async def _history(bench: Bench, run: str, count: int) -> None:
     """A run of `count` events, folded up to near its end as a worker's commits keep it."""
     hand = await bench.hold(run)
-    appender = Appender(bench.store)
-    await appender.begin([run], bench.store)
+    appender = await Appender.over(bench.store, [run])
     await appender.fill(run, count)
     await hand.write(note("the last"), snapshot=(await bench.store.load(run)).run)
 
@@ -160,10 +160,12 @@ async def stalled(bench: Bench) -> None:
     """Two hundred readers, alone and beside a thousand that take nothing; 400 events a second."""
     rows = []
     for run, count in (("alone", 0), ("beside", 1000)):
-        hand = await bench.hold(run)
+        await bench.hold(run)
+        appender = await Appender.over(bench.store, [run])
         template = bench.template(run, "latest")
+        publish = partial(appender.in_turns, [run], 400)
         found = await bench.load(
-            bench.server, 200 + count, stalled=count, template=template, publish=paced(hand, 400, batch=4), seconds=8
+            bench.server, 200 + count, stalled=count, template=template, publish=publish, seconds=8
         )
         rows.append(found)
         show(f"200 readers, {count} stalled", found)

@@ -152,15 +152,15 @@ class Bench:
         return found
 
 
-def paced(hand: Hand, rate: float, *, batch: int = 1) -> Callable[[float], Awaitable[None]]:
-    """Publishes `rate` events a second through commits of `batch`."""
+def paced(hand: Hand, rate: float) -> Callable[[float], Awaitable[None]]:
+    """Publishes `rate` events a second, a commit each."""
 
     async def publish(until_s: float) -> None:
         begun_s, sent = time.monotonic(), 0
         while (now_s := time.monotonic()) < until_s:
             if sent < (now_s - begun_s) * rate:
-                await hand.write(*[note(f"t={time.monotonic_ns()} {'x' * 90}") for _ in range(batch)])
-                sent += batch
+                await hand.write(note(f"t={time.monotonic_ns()} {'x' * 90}"))
+                sent += 1
             else:
                 await asyncio.sleep(0.0005)
 
@@ -189,15 +189,16 @@ class Appender:
         '"actor":{{"kind":"agent","id":"wf:toy"}},"data":{{"text":"t={ns} {fill}"}},"ref":null,"audience":"viewer"}}'
     )
 
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: RedisStore, sha: str, heads: dict[str, int]) -> None:
         self._client = store._client
-        self._heads: dict[str, int] = {}
-        self._sha = ""
+        self._sha = sha
+        self._heads = heads
 
-    async def begin(self, runs: list[str], store: RedisStore) -> None:
-        """`runs` exist; from here on only this writes to them."""
-        self._sha = str(await self._client.script_load(self._SCRIPT))
-        self._heads = {run: head.seq for run, head in (await store.heads(runs)).items()}
+    @classmethod
+    async def over(cls, store: RedisStore, runs: list[str]) -> "Appender":
+        """An appender to `runs`, which exist; from here on only it writes to them."""
+        sha = str(await store._client.script_load(cls._SCRIPT))
+        return cls(store, sha, {run: head.seq for run, head in (await store.heads(runs)).items()})
 
     def command(self, run: str, fill: str = "x" * 90) -> bytes:
         """The next event of `run`, stamped with the time."""

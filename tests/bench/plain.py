@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, cast
 
 import redis.asyncio
 import uvicorn
@@ -31,7 +31,7 @@ readers = set[WebSocket]()
 async def replay(websocket: WebSocket, address: str, key: str) -> None:
     async with redis.asyncio.Redis(unix_socket_path=address) as store:
         after = "-"
-        while rows := await store.xrange(key, after, "+", count=500):
+        while rows := cast("list[tuple[bytes, dict[bytes, bytes]]]", await store.xrange(key, after, "+", count=500)):
             for _, fields in rows:
                 event = json.loads(fields[b"e"])
                 await websocket.send_json({"op": "events", "run": "r", "events": [event]})

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import count as count_up
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -27,7 +28,7 @@ from towline.protocol.ids import random_id
 from towline.protocol.limits import UPLOAD_BYTES, UPLOAD_MS
 from towline.protocol.store.api import StoreError
 from towline.protocol.store.payloads import BadPayload, PayloadTooLarge
-from towline.protocol.store.purging import finish_purges
+from towline.protocol.store.purging import collect_late, finish_purges
 from towline.protocol.store.uploads import Upload
 
 _log: Final = logging.getLogger("towline.gateway")
@@ -35,6 +36,8 @@ _log: Final = logging.getLogger("towline.gateway")
 _CHUNK_S: Final = 30.0
 _WHOLE_S: Final = 1800.0
 SWEEP_S: Final = 600.0
+_COLLECT_EVERY: Final = 144
+"""Once a day all folders of payloads are looked at."""
 
 _DIGEST: Final = re.compile(r"[ \t]*([a-z*][a-z0-9_.*-]*)=:([A-Za-z0-9+/]*={0,2}):[ \t]*\Z", re.ASCII)
 
@@ -131,12 +134,14 @@ def _too_large() -> Exception:
 
 async def sweep_forever(services: Services) -> None:
     """Removes, again and again, the bytes of uploads that have ended, and what is left of deleted runs."""
-    while True:
+    for passed in count_up():
         try:
             if count := await finish_purges(services.store, services.payloads):
                 _log.info("%d deleted runs had bytes left", count)
             if count := await services.payloads.sweep(UPLOAD_MS / 1000):
                 _log.info("%d uploads ended without a run", count)
+            if passed % _COLLECT_EVERY == 0 and (count := await collect_late(services.store, services.payloads)):
+                _log.info("%d deleted runs were given bytes afterwards", count)
         except (StoreError, OSError) as error:
             _log.warning("payloads are not swept now: %s", type(error).__name__)
         await asyncio.sleep(SWEEP_S)

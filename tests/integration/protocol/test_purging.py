@@ -19,9 +19,9 @@ from towline.protocol.events import Actor
 from towline.protocol.ids import random_id
 from towline.protocol.store import api
 from towline.protocol.store.given import settle, take_input
-from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.payloads import MissingPayload, Payloads
 from towline.protocol.store.purges import Purges
-from towline.protocol.store.purging import finish_purges, purge_run
+from towline.protocol.store.purging import collect_late, finish_purges, purge_run
 from towline.protocol.store.spilling import spill
 from towline.protocol.store.uploads import Upload, Uploads
 
@@ -228,3 +228,18 @@ async def test_a_run_that_goes_on_is_not_touched(redis_url: str, payloads: Paylo
         assert (caught.value.problem.code, caught.value.problem.field) == ("conflict", "status")
         with pytest.raises(api.NoRun):
             await purge_run(lab.store, payloads, "none", by="op")
+
+
+async def test_bytes_that_come_after_the_end_are_collected_and_no_others(redis_url: str, payloads: Payloads) -> None:
+    async with open_lab(redis_url) as lab:
+        await lived(lab, payloads)
+        await lab.create("alive")
+        await purge_run(lab.store, payloads, RUN, by="op")
+        kept = {run: await payloads.of(run).put(b"late") for run in (RUN, "alive", "anothers-store")}
+        assert await finish_purges(lab.store, payloads) == 0
+        assert await collect_late(lab.store, payloads) == 1
+        with pytest.raises(MissingPayload):
+            await payloads.of(RUN).size(kept[RUN])
+        for run in ("alive", "anothers-store"):
+            assert await payloads.of(run).read(kept[run]) == b"late"
+        assert await collect_late(lab.store, payloads) == 0

@@ -119,6 +119,12 @@ class Folder:
                 os.rmdir(folder, dir_fd=root)
             os.fsync(root)
 
+    def folders(self) -> list[str]:
+        """See `Storage.folders`."""
+        with contextlib.suppress(FileNotFoundError), self._root() as root:
+            return [name for name in os.listdir(root) if not name.startswith(".")]
+        return []
+
     def older(self, folder: str, age_s: float) -> list[str]:
         """See `Storage.older`."""
         with (

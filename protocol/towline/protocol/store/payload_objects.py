@@ -94,6 +94,11 @@ class Objects:
             for page in obstore.list(self._store, prefix=folder):
                 obstore.delete(self._store, [str(found["path"]) for found in page])
 
+    def folders(self) -> list[str]:
+        """See `Storage.folders`."""
+        with _translated(""):
+            return [str(found) for found in obstore.list_with_delimiter(self._store)["common_prefixes"]]
+
     def older(self, folder: str, age_s: float) -> list[str]:
         """See `Storage.older`."""
         before = datetime.now(UTC) - timedelta(seconds=age_s)

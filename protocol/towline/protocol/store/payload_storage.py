@@ -47,6 +47,10 @@ class Storage(Protocol):
         """Removes all bytes below `folder`, if there are any; durable when it returns."""
         ...
 
+    def folders(self) -> list[str]:
+        """All folders that have bytes, or had some."""
+        ...
+
     def older(self, folder: str, age_s: float) -> list[str]:
         """Keys below `folder` whose bytes were written more than `age_s` ago."""
         ...

@@ -31,6 +31,8 @@ URL_VARIABLE: Final = "TOWLINE_PAYLOADS_URL"
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _UPLOADS: Final = "uploads"
+_MARK: Final = 9
+"""How much of a folder's name stands before the id of its run."""
 _WRITE_BYTES: Final = 1024 * 1024
 _SCHEMES: Final = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
@@ -59,6 +61,11 @@ class Payloads:
     def of(self, run: str) -> "RunPayloads":
         """The payloads of one run, which nobody shares."""
         return RunPayloads(self._storage, run)
+
+    async def runs(self) -> list[str]:
+        """The ids of all runs that have bytes here, or had some."""
+        names = await asyncio.to_thread(self._storage.folders)
+        return [name[_MARK:] for name in names if is_run_id(name[_MARK:]) and run_folder(name[_MARK:]) == name]
 
     async def put_upload(
         self, ref: str, chunks: AsyncIterable[bytes], *, limit_bytes: int, sha256: str | None = None

@@ -60,6 +60,11 @@ class Purges(ScriptCaller):
                 rows = await pipe.execute()
         return [member.decode() for row in rows for member in row]
 
+    async def is_purged(self, run: str) -> bool:
+        """Whether the run was deleted."""
+        with translated():
+            return bool(await cast("Any", self._client.hexists(RunKeys.of(run).run, "gone")))
+
     async def forget_purged(self, run: str) -> None:
         """Nothing of the deleted run is left outside the store."""
         with translated():

@@ -237,6 +237,7 @@ async def test_the_bytes_of_one_run_go_and_those_of_others_stay(everything: Payl
         assert await other.read(sha256) == b"shared"
     assert await payloads.put(b"shared") == sha256
     await payloads.adopt_upload(ref, hashlib.sha256(b"upload").hexdigest())
+    assert set(await everything.runs()) - {"r1"} == {"R1", "r10", "r", "r1.x", "uploads"}
     with pytest.raises(MissingPayload):
         everything.of("../r1")
 

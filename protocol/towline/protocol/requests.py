@@ -120,10 +120,9 @@ def decide(
     `digest_mismatch`, `bad_request` for missing answers) and `AlreadySo` for a repeat.
     """
     if not may_answer({"deciders": state.deciders, "exclude": state.exclude}, caller):
+        # Who they are stands in the request, for who may read it.
         raise ProblemError(
-            Problem(
-                "forbidden", "You are not among those who may decide this request.", needs=", ".join(state.deciders)
-            )
+            Problem("forbidden", "You are not among those who may decide this request.", needs="decider")
         )
     mine = [vote for vote in state.decisions if vote.by == by]
     if mine and mine[-1].decision == decision:

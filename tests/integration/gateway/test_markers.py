@@ -6,36 +6,31 @@ stands in the log with its own audience and with each of the three that a produc
 """
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
 
-from tests.support.audiences import BARE, ROLES, ROWS, RUN_ROWS, SPILLS, audience_at, names_subject, reads
+from tests.support.audiences import ROLES, ROWS, RUN_ROWS, SPILLS, audience_at, reads
 from tests.support.folding import OWN
-from tests.support.gateway import Hand, RunningGateway, Wire, running_gateway, token
-from tests.support.markers import Marks, Place, found
+from tests.support.gateway import RunningGateway, Wire, running_gateway
+from tests.support.markers import found
+from tests.support.play import PUBLISHED, Play
 from tests.support.readers import Line, Page, SocketReader, SseReader
-from tests.support.sharing import share_of
-from tests.support.vocabulary import data_for
 from tests.support.waiting import wait_until
-from towline.protocol import queries, requests
-from towline.protocol.codec import NewEntry
+from towline.protocol import queries
 from towline.protocol.deltas import Piece
-from towline.protocol.events import EVENTS, TERMINAL, Actor, Audience
+from towline.protocol.events import EVENTS, TERMINAL, Audience
 from towline.protocol.queries import PublishedValue
 from towline.protocol.run_state import Run
-from towline.protocol.store.api import NewRun
 from towline.protocol.times import to_wire
 
 pytestmark = pytest.mark.store
 
 AUDIENCES: Final[tuple[Audience | None, ...]] = (None, "viewer", "collaborator", "operator")
-PUBLISHED: Final[tuple[Audience, ...]] = ("viewer", "collaborator", "operator")
 
 
 @pytest.fixture
@@ -49,166 +44,6 @@ def test_each_type_and_each_member_of_the_run_has_its_row() -> None:
     assert set(ROWS) == set(EVENTS)
     assert {type_ for type_, row in EVENTS.items() if row.spill} == set(SPILLS)
     assert set(RUN_ROWS) == set(Run.__struct_fields__) - {"audiences"}
-
-
-class Play:
-    """One run whose log holds each type once, with the audience `given`, and all that read it."""
-
-    def __init__(self, gateway: RunningGateway, given: Audience | None) -> None:
-        self.gateway = gateway
-        self.given: Audience | None = given
-        self.marks = Marks()
-        self.run = "play-" + secrets.token_hex(8)
-        self.credentials: dict[str, str] = {}
-        self.lines: dict[str, Line] = {}
-        self.entries: dict[int, str] = {}
-        """By seq: which entry of the table stands there."""
-        self.wrong: list[str] = []
-        self.hand: Hand
-
-    @classmethod
-    @asynccontextmanager
-    async def on(cls, gateway: RunningGateway, given: Audience | None) -> "AsyncIterator[Play]":
-        """A run that has begun; at the end nothing was wrong."""
-        play = cls(gateway, given)
-        try:
-            await play.begin()
-            yield play
-        finally:
-            for line in play.lines.values():
-                line.abort()
-        assert not play.wrong, "\n" + "\n".join(sorted(set(play.wrong)))
-
-    # --- what a role may be sent
-
-    def may(self, role: str, marker: str, *, is_event: bool = False) -> bool:
-        """Whether a role may be sent this marker; in an event, or (where more may be said) elsewhere."""
-        place = self.marks.places[marker]
-        type_, _, variant = place.entry.partition("/")
-        if role == "share" and names_subject(type_, place.path):
-            return False
-        if place.path == "actor.id":
-            return True
-        if type_ in ("text", "value"):
-            return reads(role, variant)  # type: ignore[arg-type]
-        if role == "named" and type_ == "approval.requested" and not is_event:
-            return True
-        given: Audience | None = self.given if type_ != "run.created" else None
-        if variant == "reasoning" and given is None:
-            given = "operator"
-        return reads(role, audience_at(type_, place.path, given))
-
-    def of(self, entry: str) -> set[str]:
-        return {marker for marker, place in self.marks.places.items() if place.entry == entry}
-
-    def texts(self) -> set[str]:
-        return {marker for audience in PUBLISHED for marker in self.of(f"text/{audience}")}
-
-    def place(self, marker: str) -> Place:
-        return self.marks.places[marker]
-
-    def ours(self, sent: bytes) -> set[str]:
-        return found(sent) & self.marks.places.keys()
-
-    def note(self, role: str, where: str, markers: Iterable[str], what: str) -> None:
-        """Something is wrong."""
-        for place in map(self.place, markers):
-            self.wrong.append(f"{role}, {where}: {place.path} of {place.entry} as {self.given} {what}")
-
-    def check(self, role: str, where: str, sent: bytes, must: set[str] | None = None) -> None:
-        """Nothing in `sent` is above the role, and of `must` all that is not."""
-        seen = self.ours(sent)
-        bare = {m for m in seen if (self.place(m).entry.partition("/")[0], self.place(m).path) in BARE}
-        self.note(role, where, (m for m in seen - bare if not self.may(role, m)), "was sent")
-        self.note(role, where, (m for m in (must or set()) - seen if self.may(role, m)), "is missing")
-
-    # --- what is written
-
-    async def begin(self) -> None:
-        self.marks.entry = "run.created"
-        created = NewEntry(
-            "run.created", Actor("user", self.marks.text("actor.id")), data_for("run.created", self.marks)
-        )
-        new = NewRun(self.run, secrets.token_hex(8), "f", "ana", "toy", "1", "default", created)
-        await self.gateway.store.create_run(new)
-        self.entries[1] = "run.created"
-        for name in ("viewer", "collaborator"):
-            put = await self.gateway.http.put(f"/v1/runs/{self.run}/grants/user:{name}", json={"role": name})
-            assert put.status_code == 200, put.text
-        self.credentials = {
-            **{name: token(name) for name in ROLES}, "operator": token("root", roles=["operator"]),
-            "owner": token("ana"), "share": (await share_of(self.gateway, self.run, deltas=True))["token"],
-        }  # fmt: skip
-        self.hand = await self.gateway.hold(self.run)
-        await self.write("approval.requested")  # from here on `named` may read
-        for role in ROLES:
-            self.lines[role] = await Line.to(self.gateway)
-
-    def entry(self, name: str) -> NewEntry:
-        """An entry of the table, with markers. `/ref`: its largest member lies elsewhere."""
-        type_, _, variant = name.partition("/")
-        self.marks.entry = name
-        data = data_for(type_, self.marks)
-        more: dict[str, Any] = {}
-        if type_ == "approval.requested":
-            data = msgspec.structs.replace(data, deciders=["user:named"], exclude=[])
-            self.marks.forget(name, "deciders", "exclude")
-        if type_ == "budget.changed":
-            self.marks.forget(name, "caps")
-        if variant == "ref":
-            member = SPILLS[type_]
-            self.marks.forget(name, member)
-            data = msgspec.structs.replace(data, **{member: "" if type_ == "progress.noted" else None})
-            more["ref"] = self.marks.text(member)
-        if variant == "reasoning":
-            data = msgspec.structs.replace(data, kind="reasoning")
-        return NewEntry(type_, Actor("agent", self.marks.text("actor.id")), data, audience=self.given, **more)
-
-    async def write(self, name: str) -> None:
-        entry = self.entry(name)
-        more: dict[str, Any] = {}
-        if entry.type == "approval.requested":
-            more = {
-                "side": requests.side_fields(requests.opened(entry.data)),
-                "inbox_add": {entry.data.request: ["user:named"]},
-            }
-        elif entry.type in ("blocker.raised", "run.blocked"):
-            blocker = entry.data.id if entry.type == "blocker.raised" else entry.data.blocker.id
-            more = {"inbox_add": {f"blocker:{blocker}": ["user:ana", "role:operator"]}}
-        if entry.type in TERMINAL:
-            written = await self.hand.complete(entry)
-        else:
-            written = await self.hand.write(entry, **more)
-        self.entries[written.cursor.seq] = name
-
-    # --- what is read
-
-    async def get(self, role: str, path: str) -> bytes:
-        """The body of an answer that must be 200."""
-        self.lines[role].ask(path, self.credentials[role])
-        return await self.lines[role].body()
-
-    async def look(self) -> None:
-        """The Run, as everybody reads it now."""
-        whole = await self.get("operator", f"runs/{self.run}")
-        for role in ROLES:
-            sent = await self.get(role, f"runs/{self.run}")
-            self.check(role, f"GET run at {max(self.entries)}", sent, self.visible(whole, sent))
-
-    def visible(self, whole: bytes, sent: bytes) -> set[str]:
-        """The markers in those members of a Run that this reader is shown at all."""
-        members, shown = msgspec.json.decode(whole, type=dict[str, msgspec.Raw]), msgspec.json.decode(sent)
-        return {m for name, raw in members.items() if shown[name] is not None for m in self.ours(bytes(raw))}
-
-    def check_events(self, role: str, where: str, raws: list[bytes], *, first: int = 1) -> None:
-        """Of each event exactly what the role may see of it."""
-        assert raws, (role, where)
-        for seq, raw in enumerate(raws, first):
-            name = self.entries.get(seq)
-            wanted = {m for m in self.of(name) if self.may(role, m, is_event=True)} if name else set()
-            seen = self.ours(raw)
-            self.note(role, f"{where} {seq}", seen - wanted, "was sent")
-            self.note(role, f"{where} {seq}", wanted - seen, "is missing")
 
 
 LONG: Final = [
@@ -358,6 +193,20 @@ async def expect(play: Play, role: str, path: str, is_open: bool, markers: set[s
         play.wrong.append(f"{role}, {path}: {answer.text}")
 
 
+async def decide(play: Play, role: str, wire: Wire) -> None:
+    """A decision that cannot be, and what is told of why."""
+    (request,) = (m for m in play.of("approval.requested") if play.place(m).path == "request")
+    digest = {m for m in play.of("approval.requested") if play.place(m).path == "digest"}
+    data = {"request": request, "digest": "sha256:0", "answers": {}}
+    for decision in ("approve", "reject"):
+        await wire.send(op="command", id="c", run=play.run, type=decision, command_id=decision, data=data)
+        answer = await wire.until("receipt")
+        why = answer["problem"]
+        assert why["code"] == ("digest_mismatch" if role == "named" else "forbidden"), answer
+        sent = msgspec.json.encode(why).replace(request.encode(), b"")  # what they sent themselves
+        play.check(role, f"problem of {decision}", sent, digest if role == "named" else set())
+
+
 async def check_ending(play: Play) -> None:
     """The end, as those hear of it who wait: for a page, for the Run, for changes of any run."""
     cursor = str((await play.gateway.store.facts(play.run)).head)
@@ -369,6 +218,7 @@ async def check_ending(play: Play) -> None:
                 watching[role] = await sockets.enter_async_context(play.gateway.socket(play.credentials[role]))
                 await watching[role].send(op="watch", id="w", feed="runs")
                 await watching[role].until("watching")
+                await decide(play, role, watching[role])
             page, run = waits[role]
             page.ask(f"runs/{play.run}/events?after={cursor}&wait_ms=20000", play.credentials[role])
             run.ask(f"runs/{play.run}?after={cursor}&wait_ms=20000", play.credentials[role])
@@ -382,7 +232,6 @@ async def check_ending(play: Play) -> None:
             play.check(role, "GET run, waited for", shown, play.visible(whole, shown))
             page.abort()
             run.abort()
-        for role, wire in watching.items():
+        for wire in watching.values():
             changed = await wire.until("changed", run=play.run)
-            play.check(role, "watch", msgspec.json.encode(changed))
-            assert not play.ours(msgspec.json.encode(wire.frames))
+            assert not play.ours(msgspec.json.encode(changed))

@@ -71,7 +71,7 @@ async def hold_a_stream(http: httpx.AsyncClient, run: str, open_: list[str]) -> 
 
 async def hold_a_poll(http: httpx.AsyncClient, run: str, cursor: str) -> str:
     """A long-poll; the cursor that its answer gives."""
-    query = {"after": cursor, "wait_ms": 30_000}
+    query: dict[str, str | int] = {"after": cursor, "wait_ms": 30_000}
     page = (await http.get(f"/v1/runs/{run}/events", params=query, headers=HEADERS)).raise_for_status().json()
     assert page["events"] == []
     return str(page["cursor"])
@@ -113,6 +113,17 @@ async def test_it_ends_in_time_and_everyone_goes_on_elsewhere(
         last = await hand.complete()
         await asyncio.gather(*clients)
     assert all(each == list(range(1, last.cursor.seq + 1)) for each in seen)
+
+
+async def test_who_loses_a_stream_without_a_word_is_not_back_at_the_same_moment(gateway: RunningGateway) -> None:
+    run = await gateway.start()
+    told: list[int] = []
+    for _ in range(20):
+        headers = {**HEADERS, "Accept": "text/event-stream"}
+        async with gateway.http.stream("GET", f"/v1/runs/{run}/events", headers=headers) as answer:
+            told.append(int((await anext(sse_blocks(answer)))["retry"]))
+    assert all(1_000 <= retry_ms <= 3_000 for retry_ms in told)
+    assert len(set(told)) > 10
 
 
 def _all_here(seen: list[list[int]], sockets: list[Wire], streams: list[str]) -> Callable[[], Any]:

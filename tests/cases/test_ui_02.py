@@ -19,9 +19,13 @@ from tests.support.http_hand import HttpHand
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
-ASK = {"id": "q", "kind": "signal", "title": "?", "may_answer": True, "request": None}
-FAILED = {"error": {"type": "Boom", "message": "it broke", "retryable": False}, "verified": None, "claims": []}
-DONE = {"result": None, "error": None, "claims": []}
+ASK: dict[str, Any] = {"id": "q", "kind": "signal", "title": "?", "may_answer": True, "request": None}
+FAILED: dict[str, Any] = {
+    "error": {"type": "Boom", "message": "it broke", "retryable": False},
+    "verified": None,
+    "claims": [],
+}
+DONE: dict[str, Any] = {"result": None, "error": None, "claims": []}
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "queued": ({"status": "queued"}, "^Queued$", "queued"),
     "paused": ({"status": "paused", "status_detail": {"code": "user", "text": None}}, "^Paused: user$", "paused"),

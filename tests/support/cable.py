@@ -7,20 +7,20 @@ For tests that are not themselves in an event loop, such as those that drive a b
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 _CHUNK_BYTES: Final = 65_536
-_STREAM: Final = b"text/event-stream"
+_RETRY: Final = re.compile(rb"retry: (\d+)\n")
 
 
 class Cable:
     """One address that leads to `port`, which may be set later. Make it with `cable`.
 
     `change`: what it makes of each piece that a client sends, as a proxy would.
-    `retry_ms`: how soon an EventSource comes back, said at the start of each stream, so that a test need not wait out
-    what the browser would by itself.
+    `retry_ms`: how soon an EventSource is told to come back, whatever the gateway said, so that a test need not wait.
     """
 
     def __init__(self, port: int, retry_ms: int | None, change: Callable[[bytes], bytes]) -> None:
@@ -115,12 +115,10 @@ class Cable:
             writer.transport.abort()
 
     def _hurry(self, answer: bytes) -> bytes:
-        """The beginning of a stream with one more chunk in front."""
-        head, ends, rest = answer.partition(b"\r\n\r\n")
-        if self._retry_ms is None or _STREAM not in head or not ends:
+        """The same, as long as before, with another time to come back."""
+        if self._retry_ms is None:
             return answer
-        more = b"retry: %d\n\n" % self._retry_ms
-        return b"%s\r\n\r\n%x\r\n%s\r\n%s" % (head, len(more), more, rest)
+        return _RETRY.sub(lambda found: b"retry: %0*d\n" % (len(found[1]), self._retry_ms), answer)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ them. Until the first byte a request that is wrong gets its status; what may hea
 """
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -28,6 +29,8 @@ from towline.protocol.store.api import StoreError, StoreFull, StoreUnavailable
 MEDIA_TYPE: Final = "text/event-stream"
 COMMENT_S: Final = 15.0
 _RETRY_MS: Final = 1_000
+_COME_BACK_MS: Final = (1_000, 3_000)
+"""When who loses a stream without a word comes back: not all at once, as browsers would, and not as late as a drain."""
 _HEADERS: Final = {
     "Cache-Control": "no-store, no-transform",
     "X-Accel-Buffering": "no",
@@ -180,6 +183,8 @@ async def _frames(call: Call, slot: Slot, task: "asyncio.Task[None]") -> AsyncIt
                 if isinstance(frame, f.Bye):
                     yield _bye(CloseCode(frame.code), frame.reason, _RETRY_MS)
                     return
+                if isinstance(frame, f.Subscribed):
+                    yield f"retry: {random.randint(*_COME_BACK_MS)}\n".encode()
                 yield _event(frame)
             elif task.done():
                 if (error := task.exception()) is not None:

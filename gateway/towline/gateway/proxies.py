@@ -8,10 +8,8 @@ that writes one of the two lets the other through as it came. Leaves what an add
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final, Literal
-
-from starlette.types import Scope
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 ProxyHeader = Literal["x-forwarded-for", "forwarded"]
 UNIX: Final = "unix"
@@ -40,7 +38,7 @@ class Proxies:
         self._trusts_unix = UNIX in trusted
         self._name = header.encode()
 
-    def client_of(self, scope: Scope) -> object:
+    def client_of(self, scope: Mapping[str, Any]) -> object:
         """ASGI's `client` of who really calls; that of the connection where no trusted proxy says otherwise."""
         client = scope.get("client")
         host = client[0] if client else ""

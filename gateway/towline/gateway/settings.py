@@ -14,7 +14,6 @@ import msgspec
 
 from towline.gateway.limits import VARIABLES as LIMITS
 from towline.gateway.limits import Allowances
-from towline.gateway.mounting import check_public_url
 from towline.gateway.proxies import ProxyHeader, trusted
 from towline.protocol.limits import HEARTBEAT_MS, HELLO_MS
 from towline.protocol.source_paths import allowed_roots
@@ -100,6 +99,13 @@ def _origins(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _public_url(text: str) -> str:
+    # Only here: who reads settings need not load what serves.
+    from towline.gateway.mounting import check_public_url
+
+    return check_public_url(text)
+
+
 def _proxy_header(text: str) -> ProxyHeader:
     known: dict[str, ProxyHeader] = {"x-forwarded-for": "x-forwarded-for", "forwarded": "forwarded"}
     return known[text.lower()]
@@ -125,7 +131,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "HOST": ("host", str, "address to listen on"),
     "PORT": ("port", _number, "port to listen on; 0 takes a free one"),
     "SOCKET_PATH": ("socket_path", Path, "unix socket to listen on, instead of host and port"),
-    "PUBLIC_URL": ("public_url", check_public_url, "http or https address of the gateway for its clients"),
+    "PUBLIC_URL": ("public_url", _public_url, "http or https address of the gateway for its clients"),
     "ORIGINS": ("origins", _origins, "browser origins that may connect, divided by commas"),
     "TRUSTED_PROXIES": ("trusted_proxies", trusted, "addresses and networks of proxies, divided by commas, and unix"),
     "PROXY_HEADER": ("proxy_header", _proxy_header, "x-forwarded-for or forwarded, whichever the proxies write"),

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from tests.support.gateway import RunningGateway, running_gateway, token
 from tests.support.sharing import ticket_of
 from tests.support.waiting import wait_until
+from towline.gateway import credentials
 
 pytestmark = pytest.mark.store
 
@@ -23,6 +25,25 @@ async def test_a_socket_ticket_opens_one_socket(gateway: RunningGateway) -> None
         async with gateway.socket(hello=False) as again:
             await again.send(op="hello", ticket=text)
             assert await again.closed() == 4501
+
+
+async def test_a_socket_ticket_ends_soon(
+    gateway: RunningGateway, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ticket_of(gateway, **{"for": "socket"})
+    async with Redis.from_url(redis_url) as client:
+        (left_ms,) = [await client.pttl(key) async for key in client.scan_iter("*:ticket:*")]
+        assert 0 < left_ms <= 30_000
+        monkeypatch.setattr(credentials, "SOCKET_MS", 50)
+        late = await ticket_of(gateway, **{"for": "socket"})
+
+        async def is_forgotten() -> bool:
+            return len([key async for key in client.scan_iter("*:ticket:*")]) == 1
+
+        await wait_until(is_forgotten, "the ticket to end")
+    async with gateway.socket(hello=False) as wire:
+        await wire.send(op="hello", ticket=late)
+        assert await wire.closed() == 4501
 
 
 async def test_of_two_who_race_with_one_ticket_one_wins(gateway: RunningGateway) -> None:

@@ -1,6 +1,7 @@
 """A store that would lose acknowledged events is refused, and the setting to change is named."""
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -96,6 +97,27 @@ async def test_a_replica_is_refused(client: Redis) -> None:
         assert "replica" in [found.code for found in await check(client)]
     finally:
         await client.replicaof("NO", "ONE")
+
+
+async def test_a_store_on_the_network_that_asks_nobody_who_they_are_is_refused(
+    server: StoreServer, client: Redis
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    await client.config_set("port", port)
+    try:
+        async with Redis.from_url(f"redis://127.0.0.1:{port}") as anyone:
+            (finding,) = await check(anyone)
+            assert (finding.code, finding.severity) == ("no_auth", "refuse")
+            with pytest.raises(NotDurable, match="requirepass"):
+                await enforce(anyone)
+            assert [found.code for found in await enforce(anyone, development=True)] == ["no_auth"]
+        await client.acl_setuser("towline", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
+        async with Redis.from_url(f"redis://towline:secret@127.0.0.1:{port}") as known:
+            assert await check(known) == []
+    finally:
+        await client.config_set("port", 0)
+        await client.acl_deluser("towline")
 
 
 async def test_a_denied_config_is_a_finding_that_says_so(server: StoreServer, client: Redis) -> None:

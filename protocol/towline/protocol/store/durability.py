@@ -1,9 +1,10 @@
 """Whether a server keeps what it acknowledges: its settings, read and judged at start-up.
 
-Promises that `enforce` lets no process start on a store that loses acknowledged events: append-only log
-off, a policy that evicts keys, a replica, a server too old. What only widens a window is a warning. Each
-finding names the setting to change. Reads INFO and CONFIG GET, changes nothing. Who may relax this
-(development mode) is the caller's decision; the embedded store is started so that nothing is found.
+Promises that `enforce` lets no process start on a store that loses acknowledged events: append-only log off, a
+policy that evicts keys, a replica, a server too old; nor on one that asks nobody who they are. What only widens
+a window is a warning. Each finding names the setting to change. Reads INFO and CONFIG GET, changes nothing. Who
+may relax this (development mode) is the caller's decision; the embedded store is started so that nothing is
+found.
 """
 
 import logging
@@ -50,7 +51,7 @@ async def check(client: Redis, *, development: bool = False) -> list[Finding]:
     """
     info: dict[str, Any] = await client.info("all")
     settings = await _settings(client)
-    findings = [*_of_server(info), *_of_log(info, settings), *_of_memory(info)]
+    findings = [*_of_address(client), *_of_server(info), *_of_log(info, settings), *_of_memory(info)]
     if development:
         findings = [msgspec.structs.replace(finding, severity="warn") for finding in findings]
     return sorted(findings, key=lambda finding: finding.severity)
@@ -92,6 +93,21 @@ async def _settings(client: Redis) -> Mapping[str, str] | None:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _of_address(client: Redis) -> list[Finding]:
+    """Over a network the store is everybody's who reaches its port, unless it asks who they are."""
+    given = client.connection_pool.connection_kwargs
+    if "path" in given or any(given.get(name) for name in ("password", "credential_provider", "ssl_certfile")):
+        return []
+    return [
+        Finding(
+            "no_auth",
+            "refuse",
+            "The store is reached over TCP without a password, so anybody who reaches it can read and write every run",
+            "Set 'requirepass' or an ACL user and name it in the address, or connect over a unix socket",
+        )
+    ]
 
 
 def _of_server(info: Mapping[str, Any]) -> list[Finding]:

@@ -36,6 +36,8 @@ GRANT_POINTS = ["before:change_access", "after:change_access"]
 """Reached by a gateway that changes who may reach a run."""
 HTTP_WORKER_POINTS = ["before:append_once", "after:append_once"]
 """Reached only by a gateway through which a worker holds a run over HTTP; no journey here does."""
+THREAD_POINTS = ["before:reserve_id", "after:reserve_id"]
+"""Reached by a gateway that starts a run of a thread under a key."""
 START_POINTS = ["before:start_run", "after:start_run"]
 """Reached by whoever sweeps when the time of a run comes."""
 PURGE_POINTS = ["before:purge_run", "after:purge_run"]
@@ -44,6 +46,7 @@ TRIM_POINTS = ["before:trim_log", "after:trim_log"]
 """Reached by nobody yet: no workflow begins its log anew."""
 WORKER_POINTS = sorted(
     set(names())
+    - {*THREAD_POINTS}
     - {*GATEWAY_POINTS, *SWEEP_POINTS, *GRANT_POINTS, *HTTP_WORKER_POINTS, *START_POINTS, *PURGE_POINTS, *TRIM_POINTS}
 )
 
@@ -56,22 +59,22 @@ async def _journey(
     in_ms: int | None = None,
     **options: Any,
 ) -> None:
+    """`in_ms`: how much later than now the run is to start. `options`: further members of its start."""
     ledger = folder / "ledger"
     async with stack, stack.client() as client:
 
         async def told(event: SeenEvent) -> None:
             if on_event is not None:
                 await on_event(stack, event)
-    """`in_ms`: how much later than now the run is to start. `options`: further members of its start."""
 
+        if in_ms is not None:
+            options["start_at"] = to_wire(int(time.time() * 1000) + in_ms)
         try:
             seen = await asyncio.wait_for(travel(client, ledger, on_event=told, **options), 120)
             check(seen, ledger)
             await wait_until(stack.has_killed, f"{folder.name} to be reached")
         except (AssertionError, TimeoutError) as error:
             raise AssertionError(f"{folder.name}: {error!r}\n{stack.logs()}") from error
-        if in_ms is not None:
-            options["start_at"] = to_wire(int(time.time() * 1000) + in_ms)
 
 
 async def _in_turns(work: list[Awaitable[None]]) -> None:
@@ -104,9 +107,10 @@ async def test_a_worker_dies_at_each_of_its_crash_points(tmp_path: Path) -> None
 
 async def test_a_gateway_dies_at_each_of_its_crash_points(tmp_path: Path) -> None:
     work: list[Awaitable[None]] = []
-    for point in GATEWAY_POINTS:
+    for point in [*GATEWAY_POINTS, *THREAD_POINTS]:
         folder = _folder(tmp_path, point)
-        work.append(_journey(folder, Stack(folder, crash_gateway=f"{point}:1")))
+        options: dict[str, Any] = {"thread": "a"} if point in THREAD_POINTS else {}
+        work.append(_journey(folder, Stack(folder, crash_gateway=f"{point}:1"), **options))
     await _in_turns(work)
 
 

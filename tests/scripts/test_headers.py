@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.lab import Lab, approval, come, ending, grant, note
+from tests.support.lab import Lab, approval, ending, grant, note
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
 from towline.protocol.deltas import Piece
@@ -13,11 +13,12 @@ from towline.protocol.store.api import Lease, Timer
 from towline.protocol.store.keys import timer_member
 from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.scripts import WORDS, compile_script, script_names, source_of
+from towline.protocol.store.sweep import has_come
 
 SCRIPTS: Final = (
-    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run", "fire_timer",
-    "publish_delta", "purge_run", "rehint_run", "release_run", "renew_leases", "start_run", "sweep_partition",
-    "take_tokens", "trim_log",
+    "accept_command", "append_once", "change_access", "claim_run", "close_run", "commit", "create_run",
+    "fire_timer", "publish_delta", "purge_run", "rehint_run", "release_run", "renew_leases", "reserve_id", "start_run",
+    "sweep_partition", "take_tokens", "trim_log",
 )  # fmt: skip
 
 
@@ -102,8 +103,9 @@ async def call_all(lab: Lab) -> None:
     await lab.store.change_access(grant("r1", "user:bob", "viewer"))
     await lab.store.close(lab.commit(lease, 1, ending()))
     await lab.create("r2", start_ms=lab.store.now_ms() + 10**6)
-    await lab.store.start_due("r2", "default", [come()])
+    await lab.store.start_due("r2", "default", has_come)
     await lab.create("r4", command=lab.command("r4"))
+    await lab.store.reserve("r5", "r6")
 
 
 async def test_keys_and_requests_are_those_of_the_headers(lab: Lab) -> None:

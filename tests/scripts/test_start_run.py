@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.lab import Lab, come, ending
+from tests.support.lab import Lab, ending
 from towline.protocol.limits import LEASE_MS
 from towline.protocol.store import api
 from towline.protocol.store.keys import RunKeys, timer_member
+from towline.protocol.store.sweep import has_come
 
 MEMBER = timer_member("start", "", "r1")
 
@@ -17,7 +18,7 @@ async def hints(lab: Lab) -> list[str]:
 
 
 async def start(lab: Lab) -> str:
-    return await lab.store.start_due("r1", "default", [come()])
+    return await lab.store.start_due("r1", "default", has_come)
 
 
 async def leases(lab: Lab) -> list[bytes]:
@@ -26,13 +27,13 @@ async def leases(lab: Lab) -> list[bytes]:
 
 
 async def test_it_starts_at_its_time_once_and_not_before(lab: Lab) -> None:
-    await lab.create(start_ms=lab.store.now_ms() + 1000)
+    await lab.create(start_ms=lab.store.now_ms() + 60_000)
     assert (await hints(lab), await leases(lab)) == ([], [b"-"])
     assert await lab.try_claim() == api.NotClaimed("parked")
-    await lab.pass_ms(900)
+    await lab.pass_ms(50_000)
     async with lab.unwritten():
         assert await start(lab) == "HELD"
-    await lab.pass_ms(200)
+    await lab.pass_ms(10_001)
     assert await start(lab) == "OK"
     began_ms = int(lab.last("start_run")[2][3])
     async with lab.unwritten():

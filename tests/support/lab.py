@@ -19,10 +19,8 @@ from towline.protocol.codec import NewEntry
 from towline.protocol.cursor import START, Cursor
 from towline.protocol.events import Actor
 from towline.protocol.limits import LEASE_MS
-from towline.protocol.run import START_TIMER
 from towline.protocol.store import api
 from towline.protocol.store.keys import RunKeys
-from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import Proposal
 
@@ -50,11 +48,6 @@ def signal_entry(command_id: str, payload: Any = 1) -> NewEntry:
 
 def ending() -> NewEntry:
     return NewEntry("run.completed", AGENT, d.RunCompleted(summary="Done", claims=[], verified=None))
-
-
-def come() -> NewEntry:
-    """The entry that says that the time of a queued run has come."""
-    return NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=START_TIMER))
 
 
 def approval(request: str, **members: Any) -> tuple[NewEntry, dict[str, str]]:
@@ -103,6 +96,11 @@ class Lab:
         return await self.store._scripts.call(script, keys, request, relief=relief)
 
     async def create(self, run: str = "r1", **members: Any) -> api.Created:
+        answer = await self.try_create(run, **members)
+        assert isinstance(answer, api.Created), answer
+        return answer
+
+    async def try_create(self, run: str = "r1", **members: Any) -> api.Created | api.Flooded:
         entry = NewEntry("run.created", ALICE, CREATED, private=b'{"input":{}}')
         new = api.NewRun(
             run=run, nonce=secrets.token_hex(8), fingerprint="f:1", owner="alice", workflow="review", version="1",

@@ -66,12 +66,12 @@ class Stage:
 
         return check
 
-    async def start(self, workflow: str, value: Any = None, *, queue: str | None = None) -> str:
-        """A new run; its id."""
+    async def start(self, workflow: str, value: Any = None, *, queue: str | None = None, **members: Any) -> str:
+        """A new run; its id. `members`: further members of its start."""
         started = await start_run(
             self.store,
             self.payloads,
-            StartRun(workflow=workflow, input=value, queue=queue),
+            StartRun(workflow=workflow, input=value, queue=queue, **members),
             caller=OWNER,
             announced=await self.store.announced(),
         )

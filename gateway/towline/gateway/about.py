@@ -57,7 +57,7 @@ async def workflows(call: Call) -> Response:
                 "updates": newest.updates,
                 "queries": newest.queries,
                 "accepts": newest.accepts,
-                "on_busy": newest.on_busy,
+                "on_busy": newest.on_busy or "enqueue",
             }
         )
     return json_answer({"items": items, "next_page": None})

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from towline.protocol.events import Audience
 from towline.protocol.tokens import GlobalRole, Verb
-from towline.protocol.values import JsonObject, Status, Stopping, Vote
+from towline.protocol.values import JsonObject, OnBusy, Status, Stopping, Vote
 
 
 class Run(Struct):
@@ -129,7 +129,7 @@ class Workflow(Struct):
     updates: list[str]
     queries: list[str]
     accepts: list[str]
-    on_busy: str | None
+    on_busy: OnBusy
 
 
 class Workflows(Struct):

@@ -30,7 +30,7 @@ from towline.protocol.store import api
 from towline.protocol.store.channel import open_commands
 from towline.protocol.store.parking import park, poison
 from towline.protocol.store.spilling import unspill
-from towline.protocol.values import JsonObject
+from towline.protocol.values import JsonObject, OnBusy
 
 _BLOCK_MS: Final = 1_000
 WorkerName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -47,7 +47,7 @@ class Offer(Struct, frozen=True):
     updates: list[str] = []
     queries: list[str] = []
     accepts: list[str] = []
-    on_busy: str | None = None
+    on_busy: OnBusy | None = None
 
 
 class ClaimsBody(Struct, frozen=True):

@@ -66,6 +66,7 @@ async def create(call: Call) -> Response:
         announced=await services.announced(fresh=True),
         idempotency_key=key,
         traceparent=traceparent if _TRACEPARENT.match(traceparent) else None,
+        may_cancel=lambda run: call.credential.allows("command") and access.covers(call.credential, run),
         without_queue=body.queue is None and "worker" in call.credential.roles,
     )
     caller, _ = await services.reach(call.credential, started.run, verb=None)

@@ -34,6 +34,8 @@ class Data(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RunCreated(Data, frozen=True):
+    """`behind`: the run of its thread that stood last when it came, which it waits for."""
+
     workflow: str
     version: str
     owner: str
@@ -44,6 +46,7 @@ class RunCreated(Data, frozen=True):
     scope: Any = None
     labels: dict[str, str] | None = None
     thread: str | None = None
+    behind: str | None = None
     input_ref: str | None = None
     permission_mode: str | None = None
     retention: Any = None
@@ -316,6 +319,7 @@ class TimerStarted(Data, frozen=True):
 
 class TimerFired(Data, frozen=True):
     timer: str
+    behind: str | None = None
 
 
 class MarkerRecorded(Data, frozen=True):

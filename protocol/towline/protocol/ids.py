@@ -18,6 +18,7 @@ _UPLOAD: Final = re.compile(r"upl_[0-9A-HJKMNP-TV-Z]{26}\Z")
 _CLIENT_RUN: Final = re.compile(r"(?!run_)[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _COMMAND: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
+_THREAD: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+\Z")
 _SUBJECT: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,256}\Z")
 
 PARTITION_TAGS: Final = (
@@ -151,6 +152,11 @@ def is_command_id(text: str) -> bool:
 def is_name(text: str) -> bool:
     """Whether `text` may name a workflow, an activity, a signal or a queue."""
     return bool(_NAME.match(text))
+
+
+def is_thread(text: str) -> bool:
+    """Whether `text` may name a thread."""
+    return bool(_THREAD.match(text))
 
 
 def is_subject(text: str) -> bool:

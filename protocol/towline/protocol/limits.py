@@ -26,6 +26,9 @@ ARTIFACT_BYTES: Final = 100 * MIB
 UPLOAD_BYTES: Final = 100 * MIB
 UPLOAD_MS: Final = 24 * 3_600_000
 """How long an upload waits for a run that takes it."""
+THREAD_CHARS: Final = 128
+THREAD_RUNS: Final = 1_000
+"""How many unfinished runs a thread holds."""
 RETENTION_MAX_MS: Final = 10 * 365 * 24 * 3_600_000
 """The longest time for which an ended run may be kept in the store before it is archived."""
 UPLOADS_PER_VALUE: Final = 20

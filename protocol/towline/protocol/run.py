@@ -72,6 +72,8 @@ def begin(run_id: str, event: Event) -> Run:
     audiences: dict[str, Audience] = {}
     if (reader := audience_of(event, "input_ref")) != "viewer":
         audiences["input_ref"] = reader
+    is_later = data.start_at is not None and times.from_wire(data.start_at) > times.from_wire(event.ts)
+    start_at = data.start_at if is_later else None
     return Run(
         id=run_id,
         workflow=data.workflow,
@@ -90,15 +92,17 @@ def begin(run_id: str, event: Event) -> Run:
         budget=data.budget,
         parent=data.parent,
         forked_from=data.forked_from,
-        status_detail=_queued(event, data),
+        status_detail=_held_back(event.ts, data.behind, start_at),
         audiences=audiences,
     )
 
 
-def _queued(event: Event, data: ev.RunCreated) -> StatusDetail | None:
-    """What a new run waits for besides a worker."""
-    if data.start_at is not None and times.from_wire(data.start_at) > times.from_wire(event.ts):
-        return StatusDetail("start_at", f"It starts at {data.start_at}.", None, event.ts)
+def _held_back(since: str, behind: str | None, start_at: str | None) -> StatusDetail | None:
+    """What a queued run waits for besides a worker."""
+    if start_at is not None:
+        return StatusDetail("start_at", f"It starts at {start_at}.", None, since)
+    if behind is not None:
+        return StatusDetail("thread", f"It waits in its thread for {behind} and those before it.", None, since)
     return None
 
 
@@ -147,7 +151,9 @@ def _paused(run: Run, event: Event, data: ev.RunPaused) -> Changes:
 
 
 def _resumed(run: Run, event: Event, data: ev.RunResumed) -> Changes:
-    changes = _enter("queued" if run.started_at is None else "running", event, None)
+    changes = _enter("running", event, None)
+    if run.started_at is None:
+        changes["status"] = "queued"
     if data.from_ == "blocked":
         changes["blockers"] = [b for b in run.blockers if not b.stops]
     if data.from_ == "waiting":
@@ -245,7 +251,7 @@ def _approval_voted(run: Run, event: Event, data: ev.ApprovalVoted) -> Changes:
     vote = {"by": data.by, "decision": data.decision, "at": event.ts}
     waits = []
     for wait in run.waiting_on:
-        if wait.id == data.request and wait.kind == "approval" and "ref" not in wait.request:
+        if wait.id == data.request and wait.kind == "approval" and "decisions" in (wait.request or ()):
             wait = replace(wait, request={**wait.request, "decisions": [*wait.request["decisions"], vote]})
         waits.append(wait)
     return {"waiting_on": waits}
@@ -262,9 +268,10 @@ def _timer_started(run: Run, event: Event, data: ev.TimerStarted) -> Changes:
 
 
 def _timer_fired(run: Run, event: Event, data: ev.TimerFired) -> Changes:
+    changes: Changes = {"waiting_on": [w for w in run.waiting_on if w.id != data.timer]}
     if data.timer == START_TIMER and run.status == "queued":
-        return {"status_detail": None}
-    return {"waiting_on": [w for w in run.waiting_on if w.id != data.timer]}
+        changes["status_detail"] = _held_back(event.ts, data.behind, None)
+    return changes
 
 
 def _child_started(run: Run, event: Event, data: ev.ChildStarted) -> Changes:

@@ -17,6 +17,8 @@ TerminalStatus = Literal["completed", "failed", "cancelled"]
 PlanStatus = Literal["pending", "active", "done", "skipped", "failed"]
 Effect = Literal["none", "read", "write"]
 WaitKind = Literal["approval", "input", "budget", "human_gate", "signal", "timer", "child"]
+OnBusy = Literal["enqueue", "reject", "interrupt"]
+"""What becomes of a new run while another of its thread is unfinished."""
 BlockerKind = Literal["nondeterminism", "poison", "no_worker", "unknown_effect", "verify_failed", "store", "agent"]
 
 

@@ -67,8 +67,6 @@ async def test_a_run_is_started(gateway: RunningGateway) -> None:
         ({"workflow": "toy", "input": {}, "labels": {"a": 1}}, "bad_request", "labels[...]"),
         ({"workflow": "toy", "input": {}, "budget": {"usd_micros": -1}}, "bad_request", "budget.usd_micros"),
         ({"workflow": "toy", "input": {}, "queue": "nowhere"}, "bad_request", "queue"),
-        ({"workflow": "toy", "input": {}, "thread": "t"}, "unsupported", "thread"),
-        ({"workflow": "toy", "input": {}, "on_busy": "reject"}, "unsupported", "on_busy"),
         ({"workflow": "toy", "input": {}, "grants": {"bob": "viewer"}}, "bad_request", "grants"),
         ({"workflow": "toy", "input": {}, "grants": {"role:operator": "viewer"}}, "bad_request", "grants"),
         ({"workflow": "toy", "input": {}, "grants": {"user:bob": "operator"}}, "bad_request", "grants.user:bob"),
@@ -331,7 +329,7 @@ async def test_a_source_must_lie_below_an_allowed_root(redis_url: str, tmp_path:
 async def test_what_there_is_to_know_about_a_gateway(gateway: RunningGateway) -> None:
     await gateway.announce()
     (workflow,) = (await gateway.http.get("/v1/workflows")).json()["items"]
-    assert (workflow["name"], workflow["versions"]) == ("toy", ["1"])
+    assert (workflow["name"], workflow["versions"], workflow["on_busy"]) == ("toy", ["1"], "enqueue")
     who = (await gateway.http.get("/v1/whoami")).json()
     assert (who["subject"], who["roles"]) == ("ana", ["user"])
     async with httpx.AsyncClient(base_url=gateway.url) as anyone:

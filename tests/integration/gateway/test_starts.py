@@ -1,4 +1,4 @@
-"""Starting runs over HTTP in every way but the plain one: later, and with a command."""
+"""Starting runs over HTTP in every way but the plain one: later, with a command, and in a thread."""
 
 import asyncio
 from typing import Any
@@ -37,6 +37,11 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
         "not_found",
         "command.data.request",
     ),
+    ({"thread": ""}, 400, "bad_request", "thread"),
+    ({"thread": "t" * 129}, 400, "bad_request", "thread"),
+    ({"thread": "t", "id": "mine"}, 400, "bad_request", "id"),
+    ({"thread": "t", "on_busy": "rollback"}, 400, "bad_request", "on_busy"),
+    ({"on_busy": "reject"}, 400, "bad_request", "on_busy"),
     ({"start_at": "soon"}, 400, "bad_request", "start_at"),
     ({"start_at": 4}, 400, "bad_request", "start_at"),
     ({"retention": "P1D"}, 400, "bad_request", "retention"),
@@ -138,3 +143,90 @@ async def test_a_command_needs_its_own_right(gateway: RunningGateway) -> None:
     assert paused.json()["status_detail"]["text"] == "first I look"
     ended = await post(gateway, command={"type": "cancel"})
     assert (ended.status_code, ended.json()["status"]) == (201, "cancelled")
+
+
+async def test_runs_of_a_thread_go_one_after_the_other(gateway: RunningGateway) -> None:
+    worker = gateway.as_("w", roles=("worker",))
+
+    async def take() -> httpx.Response:
+        body = {"worker": "w1", "workflows": ["toy"], "wait_ms": 300}
+        return await gateway.http.post("/v1/queues/default/claims", json=body, headers=worker)
+
+    runs = [(await post(gateway, thread="chat")).json() for _ in range(3)]
+    first, second, third = [run["id"] for run in runs]
+    assert [run["thread"] for run in runs] == ["chat"] * 3
+    assert runs[0]["status_detail"] is None
+    for run, before in ((runs[1], first), (runs[2], second)):
+        assert (run["status"], run["status_detail"]["code"]) == ("queued", "thread")
+        assert before in run["status_detail"]["text"]
+    await post(gateway, gateway.as_("bob"), thread="chat")
+    listed = (await gateway.http.get("/v1/runs?thread=chat")).json()["items"]
+    assert [run["id"] for run in listed] == [third, second, first]
+    assert (await gateway.http.get("/v1/runs?thread=other")).json()["items"] == []
+    taken = {(await take()).json()["run"]["id"] for _ in range(2)}
+    assert first in taken, "and the one of bob"
+    assert (await take()).status_code == 204
+    await gateway.http.post(f"/v1/runs/{second}/cancel")
+    await gateway.http.post(f"/v1/runs/{first}/cancel", json={"grace_ms": 0})
+
+    async def is_free() -> bool:
+        answer = await take()
+        return answer.status_code == 200 and answer.json()["run"]["id"] == third
+
+    await wait_until(is_free, "the third to go")
+    assert (await gateway.http.get(f"/v1/runs/{third}")).json()["status_detail"] is None
+
+
+async def test_a_busy_thread_is_told_and_can_be_interrupted(gateway: RunningGateway) -> None:
+    first = (await post(gateway, thread="chat")).json()["id"]
+    hand = await gateway.hold(first)
+    told = await post(gateway, thread="chat", on_busy="reject")
+    assert (told.status_code, told.json()["code"], told.json()["field"]) == (409, "conflict", "thread")
+    starter = gateway.as_("ana", verbs=["read", "start"])
+    forbidden = await post(gateway, starter, thread="chat", on_busy="interrupt")
+    assert (forbidden.status_code, forbidden.json()["needs"]) == (403, "command")
+    key = {"Idempotency-Key": "k1"}
+    second = await post(gateway, key, thread="chat", on_busy="interrupt")
+    assert (second.status_code, second.json()["status_detail"]["code"]) == (201, "thread")
+    again = await post(gateway, key, thread="chat", on_busy="interrupt")
+    assert (again.status_code, again.json()["id"]) == (200, second.json()["id"])
+    assert (again.headers["idempotency-replayed"], again.headers.get("towline-existing")) == ("true", None)
+    stopped = (await gateway.http.get(f"/v1/runs/{first}")).json()
+    assert (stopped["status"], stopped["stopping"]["by"]) == ("running", "user:ana")
+    await hand.complete()
+    await gateway.hold(second.json()["id"])
+
+
+async def test_a_worker_takes_a_run_of_its_own_thread_when_the_one_before_has_ended(gateway: RunningGateway) -> None:
+    worker = gateway.as_("w", roles=("worker",))
+    first = (await post(gateway, worker, queue=None, workflow="own", thread="chat")).json()
+    second = (await post(gateway, worker, queue=None, workflow="own", thread="chat")).json()
+    assert first["lease"]
+    assert (second["lease"], second["run"]["status_detail"]["code"]) == (None, "thread")
+    claim = f"/v1/runs/{second['run']['id']}/claim"
+    assert (await gateway.http.post(claim, headers=worker)).status_code == 204
+    ended = await gateway.http.post(f"/v1/runs/{first['run']['id']}/cancel", json={"grace_ms": 0}, headers=worker)
+    assert ended.status_code == 200
+
+    async def is_taken() -> bool:
+        return (await gateway.http.post(claim, headers=worker)).status_code == 200
+
+    await wait_until(is_taken, "the second to be taken")
+
+
+async def test_workflows_say_what_they_do_in_a_busy_thread(gateway: RunningGateway) -> None:
+    worker = gateway.as_("w", roles=("worker",))
+    offers = [{"name": "strict", "on_busy": "reject"}, {"name": "plain"}]
+    body = {"worker": "w1", "workflows": offers}
+    assert (await gateway.http.post("/v1/queues/default/claims", json=body, headers=worker)).status_code == 204
+
+    async def are_told() -> bool:  # what workers announce is read once a second
+        items = (await gateway.http.get("/v1/workflows")).json()["items"]
+        return {each["name"]: each["on_busy"] for each in items} == {"strict": "reject", "plain": "enqueue"}
+
+    await wait_until(are_told, "both to be told of")
+    await post(gateway, workflow="strict", thread="chat")
+    assert (await post(gateway, workflow="strict", thread="chat")).status_code == 409
+    wrong = {"worker": "w1", "workflows": [{"name": "odd", "on_busy": "dance"}]}
+    answer = await gateway.http.post("/v1/queues/default/claims", json=wrong, headers=worker)
+    assert answer.status_code == 400

@@ -96,7 +96,6 @@ async def test_what_no_worker_announced_is_refused_with_what_there_is(lab: Lab) 
     assert (problem.code, problem.field, problem.known) == ("bad_request", "workflow", ["review"])
     assert (await refused(lab, replace(REVIEW, queue="gpu"))).field == "queue"
     assert (await refused(lab, replace(REVIEW, input=[]))).field == "input"
-    assert (await refused(lab, replace(REVIEW, thread="t"))).code == "unsupported"
     assert (await refused(lab, replace(REVIEW, scope="y" * 40_000))).code == "too_large"
     for text in ("tomorrow", "2027-01-01T00:00:00", "0500-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"):
         assert (await refused(lab, replace(REVIEW, start_at=text))).field == "start_at"

@@ -4,6 +4,8 @@ The oracles of the whole store, asked once: contiguity, one terminal entry and i
 interleave, nothing acknowledged lost or doubled, readers that saw the log, snapshots that equal it, clean sets.
 """
 
+import msgspec
+
 from tests.model.protocol.store_walk import PARTITION, Held, Patch, Walk
 from tests.support.lab import QUEUE, Lab, ending
 from towline.protocol.events import TERMINAL
@@ -48,7 +50,8 @@ async def heal(walk: Walk) -> None:
         is_due = 0 < left.stopping <= walk.oracle.now
         has_rested = left.lease_until == 0 and (left.blocked or left.rested_at >= left.input_seq)
         is_early = walk.oracle.timers.get(f"start||{name}", 0) > walk.oracle.now
-        assert left.sealed or ((has_rested or is_early) and not is_due), (
+        waits = walk.oracle.waits_in_thread(name)
+        assert left.sealed or ((has_rested or is_early or waits) and not is_due), (
             f"{name} never came to rest: {left.lease_until=} {left.input_seq=} {left.rested_at=} {left.closing=}"
         )
 
@@ -93,6 +96,8 @@ async def _hygiene(walk: Walk) -> None:
     timers = {m.decode(): int(s) for m, s in await raw.zrange(keys.timers, 0, -1, withscores=True) if m != b"-"}
     assert leases == walk.oracle.leases
     assert timers == walk.oracle.timers
+    threads = {f.decode(): msgspec.msgpack.decode(v) for f, v in (await raw.hgetall(keys.threads)).items() if f != b"-"}
+    assert threads == {name: line for name, line in walk.oracle.threads.items() if line}
     known = {f"{keys.tag}:{kind}:{run}" for kind in ("log", "private", "run", "side") for run in walk.oracle.runs}
     known |= {getattr(keys, k) for k in ("leases", "timers", "done", "index", "threads", "switch", "outbox", "meta")}
     known.add(keys.commands(QUEUE))

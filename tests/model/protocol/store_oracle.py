@@ -23,6 +23,7 @@ class ModelRun:
     blocked: bool = False
     closing: bool = False
     held_back: str = ""
+    thread: str = ""
     stopping: int = 0
     fence: tuple[int, str] = (0, "")
     holder: str = ""
@@ -55,6 +56,7 @@ class Oracle:
         self.runs: dict[str, ModelRun] = {}
         self.leases: dict[str, int] = {}
         self.timers: dict[str, int] = {}
+        self.threads: dict[str, list[str]] = {}
         self.words: dict[str, int] = {}
 
     def check(self, name: str, request: dict[str, Any], reply: list[Any]) -> None:
@@ -72,14 +74,28 @@ class Oracle:
     def create_run(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
         if (run := self.runs.get(q["run"])) is not None:
             return ["OK", *run.head] if run.nonce == q["nonce"] else ["EXISTS", q["owner"], q["fingerprint"], *run.head]
-        run = self.runs[q["run"]] = ModelRun(q["nonce"])
+        joins = bool(q["thread"]) and q["start_ms"] <= self.now
+        if (self._last(q["thread"]) if joins else "") != q["behind"]:
+            return ["CHANGED", "thread"]
+        run = self.runs[q["run"]] = ModelRun(q["nonce"], thread=q["thread"])
         run.append(q["entries"])
         run.input_seq = 1
         if q["start_ms"] > self.now:
             run.held_back = "start_at"
             self.timers["start||" + q["run"]] = q["start_ms"]
+        if joins:
+            self._join(q["run"], run)
         self._wake(q["run"], run, q["claim_ms"])
         return ["OK", *run.head]
+
+    def _last(self, thread: str) -> str:
+        return (self.threads.get(thread) or [""])[-1]
+
+    def _join(self, name: str, run: ModelRun) -> None:
+        line = self.threads.setdefault(run.thread, [])
+        if line:
+            run.held_back = "thread"
+        line.append(name)
 
     def start_run(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
         due, run = self.timers.get("start||" + q["run"]), self.runs[q["run"]]
@@ -87,9 +103,13 @@ class Oracle:
             return ["DUPLICATE"]
         if due > self.now:
             return ["HELD", str(due - self.now)]
+        if (last := self._last(run.thread)) != q["behind"]:
+            return ["CHANGED", last]
         del self.timers["start||" + q["run"]]
         run.append(q["entries"])
         run.held_back = ""
+        if run.thread:
+            self._join(q["run"], run)
         self._wake(q["run"], run, q["claim_ms"])
         return ["OK", *run.head]
 
@@ -224,13 +244,26 @@ class Oracle:
                 return ["CHANGED", run.head[0]]
         elif self._unseen(run, q):
             return ["UNSEEN", str(run.input_seq)]
+        line = self.threads.get(run.thread, [])
+        heir = line[1] if line[0:1] == [q["run"]] and line[1:] else ""
+        if heir != q["heir"]:
+            return ["CHANGED", "thread", heir]
         reply = self._write(run, q)
         run.sealed, run.closing, run.blocked, run.stopping, run.lease_until = True, False, False, 0, 0
         self.leases.pop(q["run"], None)
         run.held_back = ""
         for kind in ("cancel", "start"):
             self.timers.pop(f"{kind}||{q['run']}", None)
+        if q["run"] in line:
+            line.remove(q["run"])
+        if heir:
+            self.runs[heir].held_back = ""
+            self._wake(heir, self.runs[heir], q["claim_ms"])
         return reply
+
+    def waits_in_thread(self, name: str) -> bool:
+        """Whether another run is before it, whose end lets it go."""
+        return name in self.threads.get(self.runs[name].thread, [])[1:]
 
     def fire_timer(self, q: dict[str, Any], _: list[Any]) -> list[Any]:
         due = self.timers.get(q["member"])

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from tests.model.protocol.store_oracle import Oracle
-from tests.support.lab import AGENT, QUEUE, WORKFLOW, Lab, come, ending, note
+from tests.support.lab import AGENT, QUEUE, WORKFLOW, Lab, ending, note
 from towline.protocol import event_data as d
 from towline.protocol import values as v
 from towline.protocol.codec import NewEntry
@@ -27,12 +27,13 @@ from towline.protocol.store import api
 from towline.protocol.store.closing import force_close
 from towline.protocol.store.keys import CONSUMER, GROUP, PartitionKeys
 from towline.protocol.store.scripts import Script, compile_script
-from towline.protocol.store.sweep import Sweeper
+from towline.protocol.store.sweep import Sweeper, has_come
 
 PARTITION = 5
 RUNS = [name for name in (f"r{n}" for n in range(2000)) if partition_of(name) == PARTITION][:3]
-LATER = RUNS[2]
-"""The one with a time to start."""
+FIRST, LATER = RUNS[1:]
+"""Two of one thread: one that begins it, and one with a time to start, when it joins the thread."""
+THREAD = "alice|t"
 START_MS = 1_760_000_000_000
 FROZEN = ("local time = redis.call('TIME')", "local time = {'0', '0'}")
 BLOCKER = v.Blocker(id="b", kind="poison", title="t", since="", by="system", stops=True, remedies=[])
@@ -133,7 +134,7 @@ class Walk:
         try:
             steps = [
                 (self.create, 0.4), (self.signal, 3), (self.cancel, 0.25), (self.vote, 1), (self.claim, 3),
-                (self.follow_hints, 2), (self.look, 5), (self.commit, 6), (self.rest, 2), (self.finish, 0.3),
+                (self.follow_hints, 2), (self.look, 5), (self.commit, 6), (self.rest, 2), (self.finish, 0.5),
                 (self.renew, 2), (self.die, 0.5), (self.time, 2), (self.sweep, 2), (self.subscribe, 3),
                 (self.stray, 0.7), (self.forget_scripts, 0.1), (self.close_from_outside, 0.3),
                 (self.start_early, 0.3),
@@ -152,7 +153,9 @@ class Walk:
         await self.make(self.random.choice(RUNS))
 
     async def make(self, run: str) -> None:
-        await self.lab.create(run, start_ms=START_MS + 15_000 if run == LATER else 0)
+        start_ms = START_MS + 15_000 if run == LATER else 0
+        with suppress(api.Changed):
+            await self.lab.create(run, start_ms=start_ms, thread=THREAD if run in (FIRST, LATER) else "")
 
     async def signal(self) -> None:
         run, command = self.run_name(), f"c{self.random.randrange(40)}"
@@ -355,7 +358,7 @@ class Walk:
 
     async def start_early(self) -> None:
         """A sweeper that takes no look at the clock."""
-        await self.store.start_due(LATER, QUEUE, [come()])
+        await self.store.start_due(LATER, QUEUE, has_come)
 
     async def forget_scripts(self) -> None:
         await self.lab.raw.script_flush()
@@ -383,4 +386,5 @@ class Walk:
         for name, run in self.oracle.runs.items():
             timed = any(member.endswith("|" + name) for member in self.oracle.timers)
             waits = run.lease_until == 0 and (run.blocked or run.rested_at >= run.input_seq)
+            waits = waits or self.oracle.waits_in_thread(name)
             assert run.sealed or name in self.oracle.leases or timed or waits, f"{name} is forgotten"

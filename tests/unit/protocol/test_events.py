@@ -9,7 +9,7 @@ from msgspec import inspect
 from towline.protocol.events import EVENTS, TERMINAL, Event, data_of
 
 TABLE: Final = """
-run.created        viewer        workflow version owner scope? grants budget headline labels? thread? queue
+run.created        viewer        workflow version owner scope? grants budget headline labels? thread? behind? queue
                                  input_ref? permission_mode? retention? start_at? parent? forked_from? traceparent?
 run.started        viewer        worker
 run.taken_over     viewer        worker from
@@ -50,7 +50,7 @@ blocker.cleared    viewer        id by how
 budget.exceeded    collaborator  request cap limit spent reserved step?
 budget.changed     collaborator  caps by
 timer.started      viewer        timer due_at why
-timer.fired        viewer        timer
+timer.fired        viewer        timer behind?
 marker.recorded    operator      kind
 access.changed     collaborator  subject role by
 """

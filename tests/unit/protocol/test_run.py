@@ -83,6 +83,14 @@ def test_each_value_has_the_audience_of_who_set_it_and_statuses_are_always_known
         assert (run.status, run.waiting_on, run.stopping, run.pausing) == ("completed", [], None, False)
 
 
+def test_a_vote_on_what_nobody_opened_is_kept_by_nobody() -> None:
+    log = Log()
+    log.start()
+    log.wait_for(v.WaitRef("q1", "approval"))
+    voted = d.ApprovalVoted(request="q1", by="user:a", decision="approve")
+    assert [wait.request for wait in log.add("approval.voted", voted).waiting_on] == [None]
+
+
 def test_a_gap_is_a_lie() -> None:
     log = Log()
     event = log._event(3, "run.started", d.RunStarted(worker="w"))
@@ -106,8 +114,19 @@ def test_a_run_with_a_time_to_start_says_so_until_it_comes() -> None:
     fired = later.add("timer.fired", d.TimerFired(timer=START_TIMER))
     assert (fired.status, fired.status_detail) == ("queued", None)
     assert later.start().status == "running"
+    joined = Log(msgspec.structs.replace(CREATED, start_at=DUE, thread="t"))
+    behind = joined.add("timer.fired", d.TimerFired(timer=START_TIMER, behind="r0"))
+    assert (behind.status, behind.status_detail and behind.status_detail.code) == ("queued", "thread")
     past = Log(msgspec.structs.replace(CREATED, start_at=to_wire(START_MS)))
     assert (past.run.status, past.run.status_detail) == ("queued", None)
+
+
+def test_a_run_that_waits_in_its_thread_says_for_whom_until_it_starts() -> None:
+    log = Log(msgspec.structs.replace(CREATED, thread="t", behind="r0"))
+    detail = v.StatusDetail("thread", "It waits in its thread for r0 and those before it.", since=to_wire(START_MS))
+    assert (log.run.status, log.run.status_detail) == ("queued", detail)
+    started = log.start()
+    assert (started.status, started.status_detail) == ("running", None)
 
 
 def test_a_run_that_was_paused_before_it_started_is_queued_again() -> None:

@@ -34,6 +34,17 @@ def test_a_write_must_be_repeatable() -> None:
     registry.activity(pay, name="pay_3", effect="none")
 
 
+def test_a_workflow_says_what_a_busy_thread_does() -> None:
+    registry = Registry()
+
+    async def run(ctx: Context) -> None: ...
+
+    assert registry.workflow(name="plain")(run).on_busy is None
+    assert registry.workflow(name="strict", on_busy="reject")(run).on_busy == "reject"
+    with pytest.raises(RegistrationError, match="enqueue, reject, interrupt"):
+        registry.workflow(name="odd", on_busy="dance")(run)  # type: ignore[arg-type]
+
+
 def test_arguments_are_recorded_by_position_with_defaults_and_come_back_as_declared() -> None:
     made = Registry().activity(read_page, effect="read")
     raw = made.encode_args(("u",), {"pair": (1, [Page("p", 2)])})

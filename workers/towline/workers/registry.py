@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import GenericAlias
-from typing import Any, Final, Generic, ParamSpec, TypeVar, get_type_hints
+from typing import Any, Final, Generic, ParamSpec, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from towline.protocol.ids import is_name
-from towline.protocol.values import Effect
+from towline.protocol.values import Effect, OnBusy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,6 +118,7 @@ class Workflow:
     input: Any = field(repr=False)
     signals: Mapping[str, Any] = field(repr=False)
     plan_first: bool = False
+    on_busy: OnBusy | None = None
 
     def __call__(self, *args: Any) -> Awaitable[Any]:
         return self.fn(*args)
@@ -146,13 +147,18 @@ class Registry:
         queue: str = "default",
         signals: Mapping[str, Any] | None = None,
         plan_first: bool = False,
+        on_busy: OnBusy | None = None,
     ) -> Callable[[Callable[..., Awaitable[Any]]], Workflow]:
-        """Register `async def run(ctx, input)` as a workflow. `signals` maps names to payload types."""
+        """Register `async def run(ctx, input)` as a workflow. `signals` maps names to payload types.
+
+        `on_busy`: what becomes of a run that is started in a busy thread and does not say it itself.
+        """
 
         def register(fn: Callable[..., Awaitable[Any]]) -> Workflow:
             where = f"workflow {name!r} ({fn.__qualname__})"
             _require(is_name(name), where, "its name must look like an identifier")
             _require(bool(version) and len(version) <= 64, where, "its version is a text of 1 to 64 characters")
+            _require(on_busy in (None, *get_args(OnBusy)), where, f"on_busy is one of {', '.join(get_args(OnBusy))}")
             _require(is_name(queue), where, "its queue must be named like an identifier")
             _require(inspect.iscoroutinefunction(fn), where, "write it as `async def run(ctx, input)`")
             parameters, _, hints = _read_signature(fn, where)
@@ -171,6 +177,7 @@ class Registry:
                 input=input_type,
                 signals=dict(signals or {}),
                 plan_first=plan_first,
+                on_busy=on_busy,
             )
             known = self.workflows.get((name, version))
             _require(known is None or _same_place(known.fn, fn), where, "this name and version are registered already")

@@ -274,6 +274,7 @@ def _info(workflow: Workflow) -> api.WorkflowInfo:
         queue=workflow.queue,
         input_schema=workflow.input_schema(),
         signals={name: schema_of(payload) for name, payload in workflow.signals.items()},
+        on_busy=workflow.on_busy,
     )
 
 

@@ -29,6 +29,7 @@ from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import JsonObject
 
+INTERRUPTED: Final = "Another run of its thread takes its place."
 _log: Final = logging.getLogger("towline.store")
 
 
@@ -107,6 +108,19 @@ async def prepare_first(
         heartbeat_ms=0, step="", crashes=0, sealed=False, blocked=False, stopping_ms=0,
     )  # fmt: skip
     return await _prepare(store, api.Loaded(run, START, facts), command, caller, signals)
+
+
+async def prepare_interrupt(store: RedisStore, run: str, caller: Caller) -> api.Acceptance | None:
+    """A cancel of `run` that makes room for another; None if it is being cancelled or has ended.
+
+    Raises `ProblemError`, `StoreUnavailable`.
+    """
+    loaded = await store.load(run)
+    if loaded.run.is_terminal or loaded.facts.stopping_ms:
+        return None
+    command = c.decode("cancel", {"reason": INTERRUPTED}, f"interrupt-{secrets.token_hex(8)}")
+    _judge(command, caller)
+    return await _prepare(store, loaded, command, caller, None)
 
 
 def _judge(command: c.Command, caller: Caller) -> None:

@@ -22,11 +22,13 @@ from towline.protocol.cursor import Cursor
 from towline.protocol.deltas import Piece
 from towline.protocol.run_state import Run
 from towline.protocol.store import failures
+from towline.protocol.values import OnBusy
 
 Changed = failures.Changed
 Diverged = failures.Diverged
 Fenced = failures.Fenced
 NoRun = failures.NoRun
+Reserved = failures.Reserved
 RunClosed = failures.RunClosed
 RunGone = failures.RunGone
 StoreError = failures.StoreError
@@ -48,7 +50,9 @@ class NewRun(Struct, frozen=True):
 
     `side`: fields of its side hash from the start. `listed`: further prefixes of the index under which it stands.
     `start_ms`: when it may start, 0 for now. `retain_ms`: how long it stays after its end before it may be archived.
-    `command` is accepted in the same step.
+    `command` is accepted in the same step. `thread`: the field of its thread (`threads.thread_field`); `behind`: the
+    last run of it as it was read; `interrupt`: a cancel of the first. `instead`: an id that was reserved under `run`,
+    which nobody has.
     """
 
     run: str
@@ -64,6 +68,10 @@ class NewRun(Struct, frozen=True):
     start_ms: int = 0
     retain_ms: int | None = None
     command: "Acceptance | None" = None
+    thread: str = ""
+    behind: str = ""
+    interrupt: "Acceptance | None" = None
+    instead: str = ""
 
 
 class Created(Struct, frozen=True):
@@ -350,7 +358,7 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     updates: list[str] = []
     queries: list[str] = []
     accepts: list[str] = []
-    on_busy: str | None = None
+    on_busy: OnBusy | None = None
 
 
 class Announced(Struct, frozen=True):

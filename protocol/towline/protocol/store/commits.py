@@ -94,21 +94,29 @@ class Commits(ScriptCaller):
         """See `interface.Store.close`."""
         keys = RunKeys.of(commit.run)
         part = keys.partition
-        reply = await self._call(
-            "close_run",
-            [
-                keys.log, keys.private, keys.run, keys.side, part.timers, part.meta, part.leases, part.done,
-                part.index,
-            ],
-            {
-                **self._commit_request(commit, keys),
-                "forced": prepared_at is not None,
-                "prepared_at": prepared_at or 0,
-                "retain_ms": RETAIN_MS,
-            },
-            now_at=4,
-        )  # fmt: skip
-        return _committed(reply, commit.run)
+        heir, queue = "", commit.queue
+        while True:
+            reply = await self._call(
+                "close_run",
+                [
+                    keys.log, keys.private, keys.run, keys.side, part.timers, part.meta, part.leases, part.done,
+                    part.index, part.threads, RunKeys.of(heir or commit.run).run, part.commands(queue),
+                ],
+                {
+                    **self._commit_request(commit, keys),
+                    "forced": prepared_at is not None,
+                    "prepared_at": prepared_at or 0,
+                    "retain_ms": RETAIN_MS,
+                    "heir": heir,
+                    "claim_ms": LEASE_MS,
+                },
+                now_at=4,
+            )  # fmt: skip
+            if reply[0] != b"CHANGED" or reply[1] != b"thread":
+                return _committed(reply, commit.run)
+            # Seldom more than once: each time again, another run of the thread came or went meanwhile.
+            heir = reply[2].decode()
+            queue = (await self.facts(heir)).queue if heir else commit.queue
 
 
 def _committed(reply: list[Any], run: str) -> api.Committed:

@@ -52,6 +52,14 @@ class Changed(StoreError):
     pass
 
 
+class Reserved(StoreError):
+    """The id stands for the key of a run of a thread; `id` is that run's."""
+
+    def __init__(self, id_: str) -> None:
+        super().__init__(id_)
+        self.id = id_
+
+
 class Fenced(StoreError):
     pass
 

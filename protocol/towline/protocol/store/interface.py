@@ -44,8 +44,11 @@ class Store(Protocol):
 
     async def sync_clock(self) -> int: ...
 
-    async def create_run(self, new: NewRun) -> Created:
-        """Creates the run and its start in one step. Raises `StoreFull`, `RunGone`."""
+    async def create_run(self, new: NewRun) -> Created | Flooded:
+        """Creates the run and its start in one step; `Flooded` if its thread is full.
+
+        Raises `StoreFull`, `RunGone`, `Reserved`, and `Changed` if its thread is another than it was.
+        """
         ...
 
     async def accept(self, acceptance: Acceptance) -> Accepted | Repeated | Flooded:

@@ -15,7 +15,7 @@ import msgspec
 
 from towline.protocol.cursor import Cursor
 from towline.protocol.ids import PARTITION_TAGS
-from towline.protocol.limits import LEASE_MS, POISON_CRASHES
+from towline.protocol.limits import LEASE_MS, POISON_CRASHES, THREAD_RUNS
 from towline.protocol.store import api
 from towline.protocol.store.accesses import Accesses
 from towline.protocol.store.base import acceptance_request, receipt_field, refusal
@@ -32,12 +32,13 @@ from towline.protocol.store.rates import RatesStore
 from towline.protocol.store.scripts import Probe
 from towline.protocol.store.sweeps import Sweeps
 from towline.protocol.store.texts import Texts
+from towline.protocol.store.threads import Threads
 from towline.protocol.store.trims import Trims
 from towline.protocol.store.uploads import Uploads
 from towline.protocol.store.wire import pack_entries
 
 
-class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps, Texts, Trims, Uploads):
+class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps, Texts, Threads, Trims, Uploads):
     """The log on one server. Make it with `connect`; close it with `aclose`."""
 
     def __init__(self, url: str, client: Multiplexed, probe: Probe | None) -> None:
@@ -107,15 +108,17 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps
 
     # --- creating and commanding ---
 
-    async def create_run(self, new: api.NewRun) -> api.Created:
+    async def create_run(self, new: api.NewRun) -> api.Created | api.Flooded:
         """See `interface.Store.create_run`."""
         keys = RunKeys.of(new.run)
         part = keys.partition
+        first = keys if new.interrupt is None else RunKeys.of(new.interrupt.run)
         reply = await self._call(
             "create_run",
             [
                 keys.log, keys.private, keys.run, keys.side, part.commands(new.queue), part.leases, part.timers,
-                part.index, part.meta,
+                part.index, part.meta, part.threads, first.log, first.private, first.run, first.side,
+                part.commands(new.queue if new.interrupt is None else new.interrupt.queue),
             ],
             {
                 "run": new.run,
@@ -133,6 +136,11 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps
                 "start_ms": new.start_ms,
                 "retain_ms": -1 if new.retain_ms is None else new.retain_ms,
                 "command": new.command is not None and acceptance_request(new.command),
+                "thread": new.thread,
+                "behind": new.behind,
+                "max_runs": THREAD_RUNS,
+                "interrupt": new.interrupt is not None and acceptance_request(new.interrupt),
+                "instead": new.instead,
             },
             now_at=3,
             relief=False,
@@ -145,6 +153,10 @@ class RedisStore(Accesses, Commits, Holders, Inboxes, Purges, RatesStore, Sweeps
                 return api.Created(Cursor(int(reply[3]), int(reply[4])), existing)
             case b"GONE":
                 raise api.RunGone(new.run, reply[1].decode())
+            case b"FULL":
+                return api.Flooded(int(reply[1]))
+            case b"CHANGED" if reply[1] == b"reserved":
+                raise api.Reserved(reply[2].decode())
             case _:
                 raise refusal(reply, new.run)
 

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final
 
@@ -19,20 +19,36 @@ from msgspec.structs import replace
 from towline.protocol import commands as c
 from towline.protocol import event_data as d
 from towline.protocol import schemas, times
-from towline.protocol.codec import NewEntry, TooLarge
+from towline.protocol.codec import NewEntry
 from towline.protocol.errors import ProblemError, problem
 from towline.protocol.events import Actor
 from towline.protocol.grants import GrantRole, grant_field
-from towline.protocol.ids import derived_run_id, is_client_run_id, is_name, new_run_id, random_id
-from towline.protocol.limits import HEADLINE_CHARS, LABEL_CHARS, LABELS, RETENTION_MAX_MS
+from towline.protocol.ids import (
+    derived_run_id,
+    is_client_run_id,
+    is_name,
+    is_thread,
+    new_run_id,
+    partition_of,
+    random_id,
+)
+from towline.protocol.limits import (
+    HEADLINE_CHARS,
+    LABEL_CHARS,
+    LABELS,
+    RETENTION_MAX_MS,
+    THREAD_CHARS,
+)
 from towline.protocol.projection import Caller
 from towline.protocol.store import acceptance, api
 from towline.protocol.store.given import Given, settle, take_input
 from towline.protocol.store.granting import initial, listings_of
 from towline.protocol.store.payloads import Payloads
+from towline.protocol.store.placing import create_alone, create_in_thread, other_body, reserved_id
 from towline.protocol.store.redis import RedisStore
+from towline.protocol.store.threads import thread_field
 from towline.protocol.validation import to_time_ms
-from towline.protocol.values import Budget, JsonObject
+from towline.protocol.values import Budget, JsonObject, OnBusy
 
 Label = Annotated[str, Meta(max_length=LABEL_CHARS)]
 
@@ -55,10 +71,12 @@ class StartCommand(Struct, frozen=True):
 
 
 class StartRun(Struct, frozen=True, kw_only=True):
-    """The body of `POST /runs`. Members that are not served yet are refused by name when they are set.
+    """The body of `POST /runs`.
 
-    `queue` absent is the workflow's own; null, from a worker, is none: the caller holds the run itself. `start_at`: a
-    time (RFC 3339) before which nobody runs it; one that is past is now.
+    `thread`: runs of one subject in a thread go one after the other; `on_busy`: what becomes of this one if another is
+    unfinished (the workflow's own word if absent, else `enqueue`). `queue` absent is the workflow's own; null, from a
+    worker, is none: the caller holds the run itself. `start_at`: a time (RFC 3339) before which nobody runs it, and at
+    which it joins its thread; one that is past is now.
     """
 
     workflow: str
@@ -70,9 +88,9 @@ class StartRun(Struct, frozen=True, kw_only=True):
     queue: str | UnsetType | None = UNSET
     scope: Any = None
     permission_mode: Annotated[str, Meta(max_length=64)] | None = None
-    thread: str | None = None
+    thread: Annotated[str, Meta(min_length=1, max_length=THREAD_CHARS)] | None = None
     grants: dict[str, str] | None = None
-    on_busy: str | None = None
+    on_busy: OnBusy | None = None
     command: StartCommand | None = None
     retention: Retention | None = None
     start_at: str | None = None
@@ -80,8 +98,6 @@ class StartRun(Struct, frozen=True, kw_only=True):
 
 CHANNEL_VERSION: Final = "0"
 """The version of every run without a queue: no code is pinned to it."""
-
-NOT_SERVED: Final = ("thread", "on_busy")
 
 
 class Started(Struct, frozen=True):
@@ -128,19 +144,17 @@ async def start_run(
     idempotency_key: str | None = None,
     traceparent: str | None = None,
     without_queue: bool = False,
+    may_cancel: Callable[[str], bool] = lambda _: True,
 ) -> Started:
     """Stores the run, its first event and its start in one step. What the input names is the run's by then.
 
     `caller`: who starts it, as it is on the run then. `without_queue`: no worker is looked for, so the workflow may be
-    any name; its starter claims it.
+    any name; its starter claims it. `may_cancel`: whether the credential lets the caller cancel a run, for `interrupt`.
 
-    Raises `ProblemError`: `bad_request`, `unsupported`, `conflict`, `idempotency_mismatch`, `gone`, `too_large`, what a
-    command is refused with, and `not_found` for an upload that the subject does not have.
+    Raises `ProblemError`: `bad_request`, `conflict`, `rate_limited`, `idempotency_mismatch`, `gone`, `too_large`,
+    what a command is refused with, and `not_found` for an upload that the subject does not have.
     """
     subject = caller.subject
-    for name in NOT_SERVED:
-        if getattr(request, name) is not None:
-            raise problem("unsupported", f"{name!r} is not served yet; leave it out.", field=name)
     info = _nobodys(request.workflow) if without_queue else choose_version(announced, request.workflow)
     schemas.check(request.input, info.input_schema, field="input")
     queue = info.queue if without_queue else request.queue or info.queue
@@ -152,10 +166,12 @@ async def start_run(
             "An id of your own is 1 to 128 of [A-Za-z0-9._-], begins with a letter or digit, and not with 'run_'.",
             field="id",
         )
+    _check_thread(request)
     grants = initial(subject, request.grants or {})
     start_ms = 0 if request.start_at is None else to_time_ms(request.start_at, "start_at")
     command = _command(request, idempotency_key)
-    run = _run_id(store, request, subject, idempotency_key)
+    field = None if request.thread is None else thread_field(subject, request.thread)
+    run = await _run_id(store, request, subject, idempotency_key, field)
     given = await _take_input(store, payloads, request, subject, run)
     started_with = _digest([request.workflow, request.input])
     fingerprint = f"{started_with}:{_digest(request)}"
@@ -164,7 +180,11 @@ async def start_run(
         with _about_command():
             first = await acceptance.prepare_first(store, new, command, caller, info.signals)
         new = replace(new, command=first)
-    created = await _create(store, new)
+    if field is None:
+        created = await create_alone(store, new)
+    else:
+        on_busy = request.on_busy or ("enqueue" if start_ms > store.now_ms() else info.on_busy) or "enqueue"
+        created = await create_in_thread(store, new, field, on_busy, caller, may_cancel)
     if created.existing is None:
         await settle(store, payloads, given, run)
         if command is not None and command.type == "cancel":
@@ -173,7 +193,7 @@ async def start_run(
     same_body = created.existing.fingerprint == fingerprint
     if idempotency_key is not None and request.id is None:
         if not same_body:
-            raise problem("idempotency_mismatch", "The Idempotency-Key was used with another body; use a new one.")
+            raise other_body()
         return Started(run, replayed=True)
     same_start = created.existing.fingerprint.split(":")[0] == started_with
     if created.existing.owner != subject or not same_start:
@@ -212,14 +232,34 @@ def _signals(announced: Sequence[api.Announced], workflow: str, version: str) ->
     return None
 
 
-def _run_id(store: RedisStore, request: StartRun, subject: str, key: str | None) -> str:
+def _check_thread(request: StartRun) -> None:
+    if request.thread is None:
+        if request.on_busy is not None:
+            raise problem("bad_request", "on_busy is about a thread; name one, or leave it out.", field="on_busy")
+        return
+    if request.id is not None:
+        raise problem("bad_request", "A run of a thread has its id from us; leave id or thread out.", field="id")
+    if not is_thread(request.thread):
+        raise problem("bad_request", "A thread is named without control characters.", field="thread")
+    if request.start_at is not None and request.on_busy not in (None, "enqueue"):
+        raise problem(
+            "bad_request",
+            "A run with a time to start joins its thread then, behind what is unfinished: only enqueue goes with it.",
+            field="on_busy",
+        )
+
+
+async def _run_id(store: RedisStore, request: StartRun, subject: str, key: str | None, thread: str | None) -> str:
+    """The id of the run that the request makes, or has made."""
     if request.id is not None:
         return request.id
+    beside = None if thread is None else partition_of(thread)
     if key is None:
-        return new_run_id()
+        return new_run_id(beside)
     # With a key the id is derived, so creating if absent is what makes a repeat harmless.
     digest = hmac.new(store.secret, b"\0".join((b"run", subject.encode(), key.encode())), hashlib.sha256).digest()
-    return derived_run_id(digest)
+    derived = derived_run_id(digest)
+    return derived if beside is None else await reserved_id(store, derived, beside)
 
 
 async def _take_input(store: RedisStore, payloads: Payloads, request: StartRun, subject: str, run: str) -> Given:
@@ -256,6 +296,7 @@ def _new_run(
         scope=request.scope,
         labels=request.labels,
         input_ref=given.input_ref,
+        thread=request.thread,
         permission_mode=request.permission_mode,
         retention=request.retention and msgspec.to_builtins(request.retention),
         start_at=times.to_wire(start_ms) if start_ms else None,
@@ -275,20 +316,6 @@ def _new_run(
         start_ms=start_ms,
         retain_ms=None if request.retention is None else request.retention.archive_after_ms,
     )
-
-
-async def _create(store: RedisStore, new: api.NewRun) -> api.Created:
-    try:
-        return await store.create_run(new)
-    except api.RunGone as gone:
-        # Of another's run nobody learns more than that the id is taken.
-        code = "gone" if gone.owner == new.owner else "conflict"
-        what = "The run with this id was deleted" if gone.owner == new.owner else "A run with this id exists already"
-        raise problem(code, f"{what}; choose another id.", field="id") from None
-    except TooLarge as error:
-        if error.type != "run.created":
-            raise problem("too_large", f"The command is too large for the log: {error}", field="command.data") from None
-        raise problem("too_large", f"scope, labels and grants are too large: {error}", field="scope") from None
 
 
 def _digest(value: Any) -> str:

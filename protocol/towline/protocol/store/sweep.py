@@ -28,6 +28,11 @@ _TRIM_EVERY: Final = 60
 """Passes between two trims of the delivered hints."""
 
 
+def has_come(behind: str) -> NewEntry:
+    """The entry that says that the time of a queued run has come; `behind`: whom it waits for now, or ''."""
+    return NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=START_TIMER, behind=behind or None))
+
+
 class Sweeper:
     """Sweeps all partitions of a store on behalf of the process `name`."""
 
@@ -101,8 +106,7 @@ class Sweeper:
                 await force_close(self._store, run, holder=self._name)
             return
         if kind == "start":
-            come = NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=START_TIMER))
-            await self._store.start_due(run, facts.queue, [come])
+            await self._store.start_due(run, facts.queue, has_come)
             return
         fired = NewEntry("timer.fired", SYSTEM, d.TimerFired(timer=unquote(quoted)), is_input=True)
         await self._store.fire_timer(run, facts.queue, member, [fired])

@@ -3,11 +3,11 @@
 `sweep` decides what to do with them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from towline.protocol.codec import NewEntry
-from towline.protocol.limits import LEASE_MS
+from towline.protocol.limits import CHANGED_ATTEMPTS, LEASE_MS
 from towline.protocol.store.base import ScriptCaller
 from towline.protocol.store.connection import translated
 from towline.protocol.store.keys import GROUP, PARTITIONS, PartitionKeys, RunKeys
@@ -37,17 +37,40 @@ class Sweeps(ScriptCaller):
         )
         return str(reply[0].decode())
 
-    async def start_due(self, run: str, queue: str, entries: Sequence[NewEntry]) -> str:
-        """Lets a run start if its time has come; the word the script answered."""
+    async def start_due(self, run: str, queue: str, come: Callable[[str], NewEntry]) -> str:
+        """Lets a run start, or join its thread, if its time has come; the word the script answered.
+
+        `come` makes the event that says so, of the run that is before it in its thread ('' for none).
+        """
         keys = RunKeys.of(run)
         part = keys.partition
-        reply = await self._call(
-            "start_run",
-            [keys.log, keys.private, keys.run, part.commands(queue), part.leases, part.timers, part.meta],
-            {"run": run, "channel": keys.channel, "entries": pack_entries(entries), "claim_ms": LEASE_MS},
-            now_at=3,
-        )
-        return str(reply[0].decode())
+        behind = ""
+        for _ in range(CHANGED_ATTEMPTS):
+            reply = await self._call(
+                "start_run",
+                [
+                    keys.log,
+                    keys.private,
+                    keys.run,
+                    part.commands(queue),
+                    part.leases,
+                    part.timers,
+                    part.threads,
+                    part.meta,
+                ],
+                {
+                    "run": run,
+                    "channel": keys.channel,
+                    "entries": pack_entries([come(behind)]),
+                    "claim_ms": LEASE_MS,
+                    "behind": behind,
+                },
+                now_at=3,
+            )
+            if reply[0] != b"CHANGED":
+                return str(reply[0].decode())
+            behind = reply[1].decode()
+        return "CHANGED"
 
     async def rehint(self, run: str, queue: str) -> str:
         """Hints again at an overdue run; the word the script answered."""

@@ -1,6 +1,7 @@
 -- Puts a run that needs a worker where one will find it. Needs: clock.
 -- `paused` is '1' once the run has come to rest, 'asked' before: then a holder is still needed to get it there.
--- `held_back` says what a run waits for that may not start yet: `start_at`, its time. Nothing else wakes it.
+-- `held_back` says what a run waits for that may not start yet: `start_at`, its time, or `thread`, the runs before it.
+-- Nothing else wakes it.
 
 -- The latest end a lease or claim-by time can honestly have: what ends later was written before the clock jumped
 -- back, and proves nobody alive.

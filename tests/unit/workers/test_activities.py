@@ -15,6 +15,7 @@ from towline.workers import activity
 from towline.workers.activities import AttemptContext, run_attempt, summary_of
 from towline.workers.commits import Attempt, AttemptFailed, AttemptFinished
 from towline.workers.decisions import StartActivity
+from towline.workers.machine import cut_short
 from towline.workers.registry import Registry, Retry
 
 
@@ -197,3 +198,13 @@ async def test_a_repeated_write_is_read_back_first(threads: ThreadPoolExecutor) 
 )
 def test_a_result_is_told_in_a_few_words_and_texts_are_not_shown(value: Any, said: str) -> None:
     assert summary_of("It", value) == said
+
+
+def test_an_error_that_is_cut_says_how_long_it_was_and_is_cut_between_words() -> None:
+    assert cut_short("short") == "short"
+    assert cut_short("x" * 2_000) == "x" * 2_000
+    whole = "word " * 395 + "secret-" * 20
+    cut = cut_short(whole)
+    assert len(cut) <= 2_000
+    assert cut.endswith(f"word … ({len(whole)} characters)"), "half of a word is not there"
+    assert cut_short("x" * 9_000).endswith("x … (9000 characters)")

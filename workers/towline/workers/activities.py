@@ -30,7 +30,7 @@ from towline.workers.activity_api import current_attempt
 from towline.workers.commits import Attempt, AttemptFailed, AttemptFinished, Outcome
 from towline.workers.decisions import StoreArtifact
 from towline.workers.entries import check_data
-from towline.workers.machine import MESSAGE_CHARS
+from towline.workers.machine import cut_short
 from towline.workers.messages import Messages
 from towline.workers.registry import encode_value
 from towline.workers.uploads import FetchUpload
@@ -253,7 +253,7 @@ def _failed(
     attempt: Attempt, context: AttemptContext, type_: str, error: BaseException, *, retryable: bool
 ) -> AttemptFailed:
     context.messages.stop(attempt.step)
-    info = ErrorInfo(type_, str(error)[:MESSAGE_CHARS], retryable)
+    info = ErrorInfo(type_, cut_short(str(error)), retryable)
     return AttemptFailed(step=attempt.step, attempt=attempt.number, error=info, usage=_usage(context))
 
 

@@ -69,6 +69,8 @@ from towline.workers.loop import DurableTimer, Scope, WorkflowLoop
 from towline.workers.registry import Workflow, encode_value, schema_of
 
 MESSAGE_CHARS: Final = 2_000
+_WORD_CHARS: Final = 400
+"""What is longer is no word to cut before."""
 
 
 class RunFacts(Struct, frozen=True):
@@ -359,7 +361,18 @@ def _error_info(error: BaseException) -> ErrorInfo:
     if isinstance(error, BaseExceptionGroup):
         parts = [f"{type(part).__name__}: {part}" for part in error.exceptions]
         message = f"{error.message}: " + "; ".join(parts)
-    return ErrorInfo(type(error).__name__, message[:MESSAGE_CHARS])
+    return ErrorInfo(type(error).__name__, cut_short(message))
+
+
+def cut_short(message: str) -> str:
+    """So much of an error's text as is recorded, and how long it was. Cut between words: half a secret is no secret
+    to the scrubber."""
+    if len(message) <= MESSAGE_CHARS:
+        return message
+    end = f" … ({len(message)} characters)"
+    kept = message[: MESSAGE_CHARS - len(end)]
+    *_, word = kept.rsplit(maxsplit=1)
+    return (kept[: -len(word)].rstrip() if len(word) < _WORD_CHARS else kept) + end
 
 
 def _summary_of(error: BaseException) -> str:

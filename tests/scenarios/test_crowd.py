@@ -28,7 +28,7 @@ from towline.protocol.store.api import LogPage
 pytestmark = pytest.mark.store
 
 CROWD: Final = 500
-BURSTS: Final = 16
+BURSTS: Final = 12
 DEAF_S: Final = 60.0
 DEAF_CROWD: Final = CROWD if SOAK else 90
 SWEEPS: Final = 3

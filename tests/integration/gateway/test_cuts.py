@@ -1,9 +1,9 @@
 """At every cut of a run of 200 events, over every transport, in every role: what was shown and what came later is it.
 
 At each length of the log a reader of each transport comes, with the cursor of then or of a little before, some with a
-limit, and is killed when it was told where it stands and nothing else. It comes back while more is written, is cut off
-again, and comes back for the rest. What it was shown first, folded with what came later, must be the Run as it is shown
-in the end; and the events that it got must be the log's, byte for byte.
+limit, and is killed when it was told where it stands and nothing else. Many come back while more is written and are cut
+off again; all come back for the rest. What each was shown first, folded with what came later, must be the Run as it is
+shown in the end; and the events that it got must be the log's, byte for byte.
 """
 
 import asyncio
@@ -64,15 +64,16 @@ class Course:
         }  # fmt: skip
 
     async def cut(self) -> None:
-        """Who was killed at the cut before comes back and stays for a while; of each transport, the next is killed.
+        """Who was killed at the cut before comes back and stays for a while (at every other cut), and of each transport
+        the next is killed.
 
         Each time in another role; in a soak in each role each time.
         """
         self.at.append(str((await self.gateway.store.heads([self.run]))[self.run]))
-        for reader in self._just_killed:
+        number = len(self.at) - 1
+        for reader in self._just_killed if number % 2 or SOAK else ():
             self._reading.append(asyncio.create_task(self._stays(reader)))
         self._just_killed.clear()
-        number = len(self.at) - 1
         roles = [role for role in ROLES if role != "named" or number > 2]
         for shift, transport in enumerate(READERS):
             for role in roles if SOAK else [roles[(number + shift) % len(roles)]]:

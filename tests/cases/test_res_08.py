@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.cases.test_res_04 import Gap
 from tests.support.gateway import RunningGateway
 from tests.support.transports import TRANSPORTS, read
+from tests.support.waiting import wait_until
 from towline.protocol.cursor import START
 from towline.protocol.store.keys import RunKeys
 
@@ -55,3 +57,27 @@ async def test_a_cursor_beside_the_new_history(gateway: RunningGateway, transpor
     survived = (await gateway.store.read_log(run, START, limit=100)).entries
     assert diverged.events == [msgspec.json.decode(entry.raw) for entry in survived]
     assert diverged.cursor == str(survived[-1].cursor)
+
+
+async def test_what_comes_first_after_the_loss_is_not_joined_to_what_was_before(gateway: RunningGateway) -> None:
+    """The store came back without 6 to 10 and was given others, all while a live reader's gateway had lost it."""
+    run = await gateway.start()
+    hand = await gateway.hold(run)
+    await hand.note("old", count=8)
+    client: Any = gateway.store._client
+    torn = list[bool]()
+    async with gateway.socket() as wire:
+        await wire.subscribe(run, after="0")
+        await wire.until("live")
+        with Gap(gateway, "before heads") as gap:
+            await gap.hold(1)  # heads are compared later than entries are heard of
+            gateway.services.hub.on_torn(lambda: torn.append(True))
+            await client.client_kill_filter(_type="pubsub")
+            await lose_the_tail(gateway, run, keep=5)
+            await hand.note("new", count=5)
+            await wait_until(lambda: torn, "notices to be heard again")
+            await hand.note("new")
+            gap.release.set()
+            assert await wire.closed() == 4010
+    assert [event["seq"] for event in wire.events()] == list(range(1, 11))
+    assert "new" not in str(wire.events())

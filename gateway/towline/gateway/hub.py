@@ -3,7 +3,9 @@
 Promises a follower that it hears of an entry: at once when the notice arrives, and within about a second when it is
 lost. Notices are only a fast path. Each second, after each reconnect and soon after a run is first followed, the
 heads of followed runs are compared in batches; a follower that is behind reads the log. An event is never lost here,
-because nothing here is the truth. Leaves to followers what they do; they must not block.
+because nothing here is the truth. After a lost connection the store may hold another history: no notice is handed on
+until the head of its run was compared, so that nobody joins new entries to old ones. Leaves to followers what they do;
+they must not block.
 
 Notices are gathered as long as the reader has more without waiting, that is, from one read of the connection: what
 came of one run is handed on as one batch. So batches grow by themselves when the gateway falls behind, and an idle
@@ -71,6 +73,9 @@ class Hub:
         self.on_handed_on: Callable[[float], None] = lambda after_s: None
         """Told, for each hand-over, how many seconds after the oldest of its notices it was done."""
         self._was_torn = False
+        self._tears = 0
+        self._doubted: dict[str, Cursor] = {}
+        """Runs whose head was not compared since the connection was lost, and the newest entry noticed of each."""
         self._on_torn: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
 
@@ -109,6 +114,7 @@ class Hub:
         if not followers and not resting:
             del self._followers[run]
             self._heads.pop(run, None)
+            self._doubted.pop(run, None)
             await self._reader.unfollow(run)
 
     def rest(self, run: str, follower: Follower) -> None:
@@ -165,6 +171,8 @@ class Hub:
         async for notice in self._reader:
             if notice is None:
                 self._was_torn = True
+                self._tears += 1
+                self._doubted = dict.fromkeys(self._followers, START)
                 for forget in self._on_torn:
                     forget()
                 self._wake.set()
@@ -186,6 +194,9 @@ class Hub:
         for run, entries in gathered.items():
             followers = self._followers.get(run)
             if followers is None:
+                continue
+            if run in self._doubted:
+                self._doubted[run] = entries[-1].cursor
                 continue
             self._heads[run] = entries[-1].cursor
             if not followers:
@@ -217,10 +228,12 @@ class Hub:
     async def _compare_heads(self, runs: Sequence[str]) -> None:
         """Tells the followers of `runs` where these stand."""
         for start in range(0, len(runs), _BATCH):
-            batch = runs[start : start + _BATCH]
+            batch, tears = runs[start : start + _BATCH], self._tears
             heads = await self._store.heads(batch)
             for run in batch:
                 head = heads.get(run, START)
+                if run in self._doubted and tears == self._tears:
+                    head = max(head, self._doubted.pop(run), key=lambda cursor: cursor.seq)
                 if run in self._followers:
                     self._heads[run] = head
                 for follower in tuple(self._followers.get(run, ())):

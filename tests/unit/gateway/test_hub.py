@@ -169,6 +169,29 @@ async def test_heads_are_compared_at_once(why: str) -> None:
             assert torn == [True]
 
 
+async def test_after_a_lost_connection_nothing_is_handed_on_before_the_head_was_compared() -> None:
+    """The store came back without 2 and 3, and was given others: whoever stands at 3 must not be handed 4."""
+    store, follower = Store(), Follower()
+    store.known = {"a": Cursor(3, 7)}
+    async with running(store, sweep_s=0.05) as hub:
+        await hub.follow("a", follower)
+        store.reader.queue.put_nowait(notice("a", 1, 2, 3))
+        await wait_until(lambda: follower.heads and follower.seqs, "the run to be followed")
+        follower.seqs.clear()
+        follower.heads.clear()
+        store.is_away = True
+        store.reader.queue.put_nowait(None)
+        store.reader.queue.put_nowait(notice("a", 4))
+        asked = store.asked
+        await wait_until(lambda: store.asked > asked + 2, "heads to be asked for")
+        assert (follower.seqs, follower.heads) == ([], [])
+        store.is_away = False
+        await wait_until(lambda: follower.heads, "the head")
+        assert follower.heads[0] == Cursor(4, 7), "the newest that is known, so that the log is read from one's place"
+        store.reader.queue.put_nowait(notice("a", 5))
+        await wait_until(lambda: follower.seqs == [5], "notices again")
+
+
 async def test_a_store_that_is_away_ends_nothing() -> None:
     store, follower = Store(), Follower()
     store.known, store.is_away = {"a": Cursor(1, 1)}, True

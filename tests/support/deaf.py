@@ -1,4 +1,4 @@
-"""A store that tells no news: between a gateway and a real store, every notice is dropped and everything else passes.
+"""A store that tells no news: between a gateway and a real store, notices are dropped and everything else passes.
 
 Promises that who connects through it cannot tell: subscriptions are confirmed, pings answered, calls untouched. Only
 what is published never arrives, so a reader hears of an event by looking for it, or not at all.
@@ -6,6 +6,7 @@ what is published never arrives, so a reader hears of an event by looking for it
 
 import asyncio
 import contextlib
+import random
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,11 +22,12 @@ _CHUNK_BYTES: Final = 65_536
 
 
 class DeafStore:
-    """`url` leads through it; `dropped` counts the notices that did not arrive."""
+    """`url` leads through it; `dropped` counts the notices that did not arrive, `share` of all, drawn at random."""
 
-    def __init__(self, store_url: str, path: Path) -> None:
+    def __init__(self, store_url: str, path: Path, share: float) -> None:
         self.url = unix_url(str(path))
         self.dropped = 0
+        self._share, self._dice = share, random.Random(3)
         self._far = str(redis.asyncio.Redis.from_url(store_url).connection_pool.connection_kwargs["path"])
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +60,8 @@ class DeafStore:
                     continue
                 answers.feed(data)
                 while (answer := answers.gets()) is not False:
-                    if isinstance(answer, list) and answer[0] == b"smessage":
+                    is_notice = isinstance(answer, list) and answer[0] == b"smessage"
+                    if is_notice and self._dice.random() < self._share:
                         self.dropped += 1
                     else:
                         writer.write(_encoded(answer))
@@ -78,11 +81,11 @@ def _encoded(answer: Any) -> bytes:
 
 
 @asynccontextmanager
-async def deaf_store(store_url: str) -> AsyncIterator[DeafStore]:
+async def deaf_store(store_url: str, share: float = 1.0) -> AsyncIterator[DeafStore]:
     """The way to the store at `store_url` (a unix socket), until the block ends."""
     with tempfile.TemporaryDirectory(prefix="deaf-") as folder:  # short, as a socket's path has to be
         path = Path(folder) / "socket"
-        store = DeafStore(store_url, path)
+        store = DeafStore(store_url, path, share)
         server = await asyncio.start_unix_server(store.carry, str(path))
         try:
             yield store

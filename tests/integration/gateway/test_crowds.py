@@ -172,6 +172,5 @@ async def test_cold_readers_of_a_long_run_cost_the_store_one_read_of_it(redis_ur
         reads = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("xrange", "xrevrange"))
         pages = EVENTS // STORE_PAGE_EVENTS + 1
         print(f"{READERS} readers of {EVENTS} events, {pages} pages: {reads} reads of the log")
-        # Beside the pages, each may look once at the head.
-        assert reads <= 4 * pages + READERS
-        assert reads * 3 < pages * READERS
+        # A page is read again if it was not kept until its last reader came; far less often than there are readers.
+        assert reads <= 4 * pages + READERS // 10

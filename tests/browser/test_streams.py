@@ -39,9 +39,11 @@ FETCH = """({ url, run, token }) => {
         cursor = frame.cursor ?? cursor;
     };
     const read = async () => {
-        connection = new AbortController();
+        const mine = connection = new AbortController();
+        const patience = setTimeout(() => mine.abort(), 700); // a connection that was kept may be dead as well
         const address = `${url}/v1/runs/${run}/events?after=${cursor}`;
-        const { body } = await fetch(address, { headers, signal: connection.signal });
+        const { body } = await fetch(address, { headers, signal: mine.signal });
+        clearTimeout(patience);
         let rest = '';
         for await (const text of body.pipeThrough(new TextDecoderStream())) {
             const blocks = (rest + text).split('\\n\\n');

@@ -61,6 +61,28 @@ async def test_the_client_gives_up_what_is_silent_and_comes_back(
     assert seen == list(range(1, 24))
 
 
+async def test_a_machine_that_slept_notices_by_the_clock(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awake, slept_ms = link._now_ms, [0]
+    monkeypatch.setattr(link, "_now_ms", lambda: awake() + slept_ms[0])
+    monkeypatch.setattr(link, "_LOOK_S", 0.1)
+    monkeypatch.setattr(link, "_CLOSE_S", 0.1)
+    run = await gateway.start()
+    hand = await gateway.hold(run)
+    with cable(gateway.url) as line:
+        async with Client(line.url, token()) as towline:
+            is_live = asyncio.Event()
+            reading = asyncio.create_task(_all(towline.events(run, on_live=is_live.set)))
+            await is_live.wait()
+            line.silence()
+            await hand.note(count=20)
+            line.mend()
+            slept_ms[0] = 40 * 60_000
+            await hand.complete()
+            assert await asyncio.wait_for(reading, 20) == list(range(1, 24))
+
+
 async def test_an_attempt_that_nobody_answers_ends(quick: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_OPEN_S", 0.3)
     run = await quick.start()

@@ -32,6 +32,8 @@ class Cable:
         self._change = change
         self._silent = False
         self._open: set[asyncio.StreamWriter] = set()
+        self._carried: set[asyncio.Event] = set()
+        """One for each connection: set once it went silent."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cable", daemon=True)
 
@@ -71,6 +73,8 @@ class Cable:
 
     async def _set_silent(self, silent: bool) -> None:
         self._silent = silent
+        for carried in self._carried if silent else ():
+            carried.set()
 
     async def _end(self) -> None:
         self._server.close()
@@ -86,6 +90,7 @@ class Cable:
         was_silent = asyncio.Event()
         if self._silent:
             was_silent.set()
+        self._carried.add(was_silent)
         try:
             await asyncio.gather(
                 self._pass(reader, far_writer, was_silent, self._change),
@@ -95,6 +100,7 @@ class Cable:
             for end in ends:
                 end.transport.abort()
             self._open -= ends
+            self._carried.discard(was_silent)
 
     async def _pass(
         self,
@@ -105,8 +111,6 @@ class Cable:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
-                if self._silent:
-                    was_silent.set()
                 if was_silent.is_set():
                     continue
                 writer.write(change(data))

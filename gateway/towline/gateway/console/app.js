@@ -15,7 +15,7 @@ async function api(path, { body, key, raw, file } = {}) {
   const headers = { Authorization: `Bearer ${saved.getItem('token')}`, ...(key && { 'Idempotency-Key': key }) };
   const type = file ? file.type || 'application/octet-stream' : 'application/json';
   const post = (file || body) && { method: 'POST', body: file ?? JSON.stringify(body), headers: { ...headers, 'Content-Type': type } };
-  const answer = await fetch(new URL(`v1${path}`, HERE), post ?? { headers }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
+  const answer = await fetch(new URL(`v1${path}`, HERE), { headers, ...(!file && { signal: AbortSignal.timeout(20000) }), ...post }).catch(() => { throw new Error('No answer. Nothing is lost; try again.'); });
   if (answer.ok) return raw ? answer.blob() : answer.json();
   const problem = await answer.json().catch(() => ({ detail: `The server answered ${answer.status}.` }));
   if (answer.status === 401) signOut(problem.detail); throw new Error(problem.detail);

@@ -20,6 +20,10 @@ from towline.protocol.limits import SERVER_FRAME_BYTES
 
 _OPEN_S = 10
 _CLOSE_S = 2
+_LOOK_S = 5.0
+"""How often the clock is looked at, whatever is due: a machine that slept did not count that in what it waits for."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps, where there is one that does."""
 
 
 def socket_url(url: str) -> str:
@@ -69,7 +73,7 @@ class Link:
 
     async def _wait(self) -> None:
         deadline = self._machine.deadline()
-        timeout_s = None if deadline is None else max(0, deadline - _now_ms()) / 1000
+        timeout_s = None if deadline is None else min(_LOOK_S, max(0, deadline - _now_ms()) / 1000)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout_s)
 
@@ -119,4 +123,4 @@ class Link:
 
 
 def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000

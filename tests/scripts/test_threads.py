@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.lab import ALICE, Lab, ending, note
+from tests.support.lab import ALICE, WORKFLOW, Lab, ending, note
 from towline.protocol import event_data as d
 from towline.protocol.codec import NewEntry
 from towline.protocol.ids import partition_of
@@ -139,6 +139,16 @@ async def test_a_released_run_that_no_worker_took_is_hinted_again(lab: Lab) -> N
     await lab.pass_ms(LEASE_MS + 1)
     assert await lab.store.rehint(TWO, "default") == "OK"
     assert await hints(lab) == [TWO]
+
+
+async def test_a_heir_is_called_on_its_own_queue(lab: Lab) -> None:
+    await lab.store.announce("w0", [replace(WORKFLOW, name="other", queue="gpu")])
+    await join(lab, ONE)
+    await join(lab, TWO, ONE, queue="gpu")
+    assert await hints(lab) == [ONE]
+    await end(lab, ONE)
+    assert await hints(lab) == []
+    assert [h.run for h in await lab.store.read_hints("gpu", count=9, block_ms=1)] == [TWO]
 
 
 async def test_an_interrupt_and_the_run_it_makes_room_for_are_one_step(lab: Lab) -> None:

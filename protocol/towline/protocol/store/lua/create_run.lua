@@ -71,9 +71,6 @@ if q.start_ms > now then
   redis.call('HSET', run, 'held_back', 'start_at')
   redis.call('ZADD', timers, fmt(q.start_ms), 'start||' .. q.run)
 end
-if known[7] then
-  redis.call('HDEL', run, 'reserved')
-end
 if q.thread ~= '' then
   redis.call('HSET', run, 'thread', q.thread)
 end

@@ -120,9 +120,9 @@ class Cable:
 
     def _hurry(self, answer: bytes) -> bytes:
         """The same, as long as before, with another time to come back."""
-        if self._retry_ms is None:
+        if (retry_ms := self._retry_ms) is None:
             return answer
-        return _RETRY.sub(lambda found: b"retry: %0*d\n" % (len(found[1]), self._retry_ms), answer)
+        return _RETRY.sub(lambda found: b"retry: %0*d\n" % (len(found[1]), retry_ms), answer)
 
 
 @contextlib.contextmanager

@@ -172,5 +172,6 @@ async def test_cold_readers_of_a_long_run_cost_the_store_one_read_of_it(redis_ur
         reads = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("xrange", "xrevrange"))
         pages = EVENTS // STORE_PAGE_EVENTS + 1
         print(f"{READERS} readers of {EVENTS} events, {pages} pages: {reads} reads of the log")
-        # A page is read again if it was not kept until its last reader came; far less often than there are readers.
-        assert reads <= 4 * pages + READERS // 10
+        # Those who come at the same time share each read; those who come one after the other share the pages, and
+        # each looks at the head for itself, when it comes and when it gets there.
+        assert reads <= 4 * pages + (2 * READERS if SOAK else READERS // 10)

@@ -46,8 +46,11 @@ class Signal:
         try:
             await future
         finally:
-            if self._waiting is not None and future in self._waiting:
-                self._waiting.remove(future)
+            self._forget(future)
+
+    def _forget(self, future: "asyncio.Future[None]") -> None:
+        if self._waiting is not None and future in self._waiting:
+            self._waiting.remove(future)
 
 
 class Mailbox(Generic[T]):

@@ -92,14 +92,21 @@ async def test_who_watches_while_it_is_reset_is_told(gateway: RunningGateway, ot
     """A socket and a stream are sent away to come back with their cursors; a page that waits answers."""
     await begin(gateway, "old", OLD)
 
+    is_live = asyncio.Event()
+
     async def watch_stream() -> dict[str, Any]:
+        last = dict[str, Any]()
         async with aclosing(follow(other, "sse", ADDRESS, "0")) as frames:
-            return [frame async for frame in frames][-1]
+            async for last in frames:
+                if last["op"] == "live":
+                    is_live.set()
+        return last
 
     async with other.socket() as wire:
         await wire.subscribe(ADDRESS, after="0")
         cursor = (await wire.until("live"))["cursor"]
         streaming = asyncio.create_task(watch_stream())
+        await is_live.wait()
         query = {"after": cursor, "wait_ms": "20000"}
         waiting = asyncio.create_task(other.http.get(f"/v1/runs/{ADDRESS}/events", params=query))
         followers = other.services.hub._followers
@@ -109,7 +116,7 @@ async def test_who_watches_while_it_is_reset_is_told(gateway: RunningGateway, ot
         assert await wire.closed() == 4010
         assert wire.frames[-1]["op"] == "bye"
     bye = await streaming
-    assert (bye["op"], bye["code"]) == ("bye", 4010)
+    assert (bye["op"], bye["code"]) == ("bye", 4010), bye
     page = (await waiting).json()
     if page.get("code") != "not_found":  # it may have asked in between
         assert (page["recovery"], page["recovery_code"]) == ("reset", "ahead")

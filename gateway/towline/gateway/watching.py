@@ -157,7 +157,7 @@ class Watching:
             if batch.ending is None:
                 return
         elif self._peer.is_lagging:
-            self._sync().receive_newer(batch.last.seq)
+            self._sync().receive_newer(batch.last)
         else:
             self._sync().receive_notice(batch.entries)
         self._next_seq = 0

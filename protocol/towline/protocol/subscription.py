@@ -211,9 +211,11 @@ class Subscription:
         if self._noticed_bytes > NOTICE_BUFFER_BYTES:
             self._forget_notices()
 
-    def receive_newer(self, seq: int) -> None:
-        """The log has entries up to `seq`, and the reader takes none now: nothing is kept, the log will be read."""
-        self._known_seq = max(self._known_seq, seq)
+    def receive_newer(self, last: Cursor) -> None:
+        """The log has entries up to `last`, and the reader takes none now: nothing is kept, the log will be read."""
+        self._known_seq = max(self._known_seq, last.seq)
+        if self._phase == "sending" and last.seq == self._position.seq and last != self._position:
+            self._must_read = True
         self._forget_notices()
 
     def set_aside(self) -> None:
@@ -352,7 +354,9 @@ class Subscription:
             if entry.seq == last.seq and entry.cursor != last:
                 self._must_read = True
         del self._noticed[:covered]
-        if self._noticed and self._noticed[0].seq == last.seq + 1:
+        if self._must_read:
+            self._forget_notices()  # they may be of another history: what follows is read
+        elif self._noticed and self._noticed[0].seq == last.seq + 1:
             self._ready.extend(self._noticed)
             self._forget_notices()
 

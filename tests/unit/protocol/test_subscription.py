@@ -175,6 +175,24 @@ def test_a_store_put_back_that_grew_again_loses_the_place() -> None:
     assert run(machine, log) == [s.LosePlace()]
 
 
+@pytest.mark.parametrize("way", ["in one", "one by one", "while it lags"])
+@pytest.mark.parametrize("grown", [2, 3, 4])
+def test_entries_of_another_history_are_never_joined_to_what_was_sent(grown: int, way: str) -> None:
+    """Put back to 3 and written on: of 4', 5', 6' … none may follow the old 5, however they are heard of."""
+    log = Log(5)
+    machine = s.Subscription("0")
+    run(machine, log)
+    log.cut(3)
+    others = [log.append() for _ in range(grown)]
+    for entries in [others] if way == "in one" else [[entry] for entry in others]:
+        if way == "while it lags" and entries[-1].seq <= 5:
+            machine.receive_newer(entries[-1].cursor)
+        else:
+            machine.receive_notice(entries)
+    assert machine.next_at_once() == 0
+    assert run(machine, log) == [s.LosePlace()]
+
+
 def test_a_store_put_back_during_replay_loses_the_place() -> None:
     log = Log(9)
     machine = s.Subscription("0")

@@ -20,7 +20,7 @@ def notify(machine: s.Subscription, entries: list[Entry], dice: random.Random) -
         machine.sent_now(last.cursor, kind.removeprefix("run.") if kind in TERMINAL else None)
         return [s.SendEvents(entries, last.cursor, replay=False)]
     if dice.random() < 0.3:
-        machine.receive_newer(last.seq)
+        machine.receive_newer(last.cursor)
     else:
         machine.receive_notice(entries)
     return []
@@ -91,7 +91,7 @@ def test_who_takes_nothing_keeps_a_position_and_reads_the_log_later() -> None:
         pass
     machine.receive_notice([log.append()])
     machine.set_aside()
-    machine.receive_newer(log.append().seq)
+    machine.receive_newer(log.append().cursor)
     assert not machine._ready
     assert not machine._noticed
     assert seqs(run(machine, log)) == list(range(1, 12))

@@ -110,8 +110,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if self.has_heard or not self.writable.is_set():  # whether one that lags takes anything, `outbound` finds out
             self.send_keepalive_ping()
         elif self._is_open():
-            scope: Any = self.scope
-            scope["app"].state.services.metrics.closed(CloseCode.HEARTBEAT_LOST)
+            app: Any = self.config.app
+            if isinstance(app, Starlette):
+                app.state.services.metrics.closed(CloseCode.HEARTBEAT_LOST)
             self.close_now(CloseCode.HEARTBEAT_LOST, "no answer to pings: heartbeat lost")
 
     def handle_connect(self, event: Request) -> None:

@@ -71,7 +71,7 @@ class Client:
                         self.seqs += [event["seq"] for event in frame["events"]]
                         self.cursor = frame["cursor"]
                         if is_return and not self.back_at_s:
-                            self.back_at_s, self.first_event_s = time.monotonic(), time.monotonic() - began_s
+                            self.back_at_s, self.first_event_s = began_s, time.monotonic() - began_s
                     case "live":
                         self.is_live.set()
                     case "bye":

@@ -207,4 +207,9 @@ def test_an_error_that_is_cut_says_how_long_it_was_and_is_cut_between_words() ->
     cut = cut_short(whole)
     assert len(cut) <= 2_000
     assert cut.endswith(f"word … ({len(whole)} characters)"), "half of a word is not there"
-    assert cut_short("x" * 9_000).endswith("x … (9000 characters)")
+    key = "k" * 40
+    for before in range(240, 330):
+        shown = cut_short(f'{"{"}"a":"{"b " * (before // 2)}","key":"{key}"{"}"}' + "c" * 300, 300)
+        assert len(shown) <= 300
+        assert key in shown or "kkk" not in shown, "half of a key is no key to the scrubber"
+    assert cut_short("x" * 9_000) == " … (9000 characters)"

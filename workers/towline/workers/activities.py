@@ -30,7 +30,7 @@ from towline.workers.activity_api import current_attempt
 from towline.workers.commits import Attempt, AttemptFailed, AttemptFinished, Outcome
 from towline.workers.decisions import StoreArtifact
 from towline.workers.entries import check_data
-from towline.workers.machine import cut_short
+from towline.workers.machine import SUMMARY_CHARS, cut_short
 from towline.workers.messages import Messages
 from towline.workers.registry import encode_value
 from towline.workers.uploads import FetchUpload
@@ -136,7 +136,7 @@ def summary_of(title: str, value: Any) -> str:
     """A result in a few words. Shows a text only if the result offers one as `summary`."""
     said = getattr(value, "summary", None)
     if isinstance(said, str) and said:
-        return said[:300]
+        return cut_short(said, SUMMARY_CHARS)
     match value:
         case None:
             return f"{title}: done"

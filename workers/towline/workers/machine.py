@@ -39,6 +39,7 @@ whose task was cancelled before it could start) never leaves the machine: it did
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, assert_never
 
@@ -69,8 +70,9 @@ from towline.workers.loop import DurableTimer, Scope, WorkflowLoop
 from towline.workers.registry import Workflow, encode_value, schema_of
 
 MESSAGE_CHARS: Final = 2_000
-_WORD_CHARS: Final = 400
-"""What is longer is no word to cut before."""
+SUMMARY_CHARS: Final = 300
+_LAST_WORD: Final = re.compile(r"[\w.+/=~%@:-]*\Z")
+"""What a text ends with that may be part of something longer."""
 
 
 class RunFacts(Struct, frozen=True):
@@ -364,17 +366,17 @@ def _error_info(error: BaseException) -> ErrorInfo:
     return ErrorInfo(type(error).__name__, cut_short(message))
 
 
-def cut_short(message: str) -> str:
-    """So much of an error's text as is recorded, and how long it was. Cut between words: half a secret is no secret
-    to the scrubber."""
-    if len(message) <= MESSAGE_CHARS:
-        return message
-    end = f" … ({len(message)} characters)"
-    kept = message[: MESSAGE_CHARS - len(end)]
-    *_, word = kept.rsplit(maxsplit=1)
-    return (kept[: -len(word)].rstrip() if len(word) < _WORD_CHARS else kept) + end
+def cut_short(text: str, at_most: int = MESSAGE_CHARS) -> str:
+    """So much of a text as is recorded, and how long it was.
+
+    Cut before what may be one name, number or key: half a secret is no secret to the scrubber.
+    """
+    if len(text) <= at_most:
+        return text
+    end = f" … ({len(text)} characters)"
+    return _LAST_WORD.sub("", text[: at_most - len(end)]).rstrip() + end
 
 
 def _summary_of(error: BaseException) -> str:
     info = _error_info(error)
-    return f"{info.type}: {info.message}"[:300]
+    return cut_short(f"{info.type}: {info.message}", SUMMARY_CHARS)

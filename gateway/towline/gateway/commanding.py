@@ -22,7 +22,8 @@ from towline.protocol.events import EVENTS
 from towline.protocol.ids import is_command_id, random_id
 from towline.protocol.limits import WAIT_MAX_MS
 from towline.protocol.projection import may_read
-from towline.protocol.store.acceptance import receipt_of, request_state, send_command
+from towline.protocol.store.acceptance import receipt_of, send_command
+from towline.protocol.store.deciding import request_state
 from towline.protocol.tokens import Credential
 from towline.protocol.validation import to_time_ms
 
@@ -138,7 +139,7 @@ async def request(call: Call) -> Response:
 
 async def _opening(call: Call, run: str, name: str) -> Entry | None:
     """The entry that opened a request."""
-    for entry in await call.services.find_entries(run, frozenset({"approval.requested"})):
+    for entry in await call.services.find_entries(run, frozenset({"approval.requested", "input.requested"})):
         if entry.event().data["request"] == name:
             return entry
     return None

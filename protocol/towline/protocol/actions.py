@@ -23,6 +23,9 @@ def actions_of(run: Run, caller: Caller, signals: Mapping[str, JsonObject] | Non
     for wait in run.waiting_on:
         if wait.kind == "approval" and may_answer_wait(msgspec.structs.asdict(wait), caller):
             actions += [{"type": kind, "request": wait.id} for kind in ("approve", "reject")]
+        if wait.kind == "input" and may_answer_wait(msgspec.structs.asdict(wait), caller):
+            schema = (wait.request or {}).get("schema")  # not there where the request is too large for the Run
+            actions.append({"type": "respond", "request": wait.id} | ({} if schema is None else {"schema": schema}))
     if may_send("signal", caller.role):
         actions += [
             {"type": "signal", "name": name, "schema": schema} for name, schema in sorted((signals or {}).items())

@@ -22,6 +22,7 @@ WRITABLE: Final = frozenset(
     {"run.started", "run.taken_over", "run.waiting", "run.resumed", "run.blocked", *TERMINAL}
     | {"plan.proposed", "plan.revised", "plan.step", "tool.started", "tool.retrying", "tool.finished", "tool.failed"}
     | {"message.completed", "progress.noted", "checkpoint.saved", "approval.requested", "approval.lapsed"}
+    | {"input.requested"}
     | {"blocker.raised", "blocker.cleared", "timer.started", "marker.recorded"}
 )
 """What such a worker may append. Inputs are others' to write; outcomes and artifacts come on their own ways."""
@@ -99,6 +100,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
         "exclude": [],
         "quorum": 1,
     },
+    "input.requested": {"answerers": ["role:owner"], "on_expire": "fail"},
     "checkpoint.saved": {"evidence": [], "automatic": False},
     "tool.started": {"attempt": 1},
     "tool.finished": {"attempt": 1},

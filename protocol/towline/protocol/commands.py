@@ -106,7 +106,7 @@ COMMANDS: Final[dict[str, CommandType]] = {
     "retry": CommandType(Retry, "operator", applied_on_acceptance=True),
 }
 
-SERVED: Final = frozenset({"approve", "reject", "signal", "cancel", "pause", "resume"})
+SERVED: Final = frozenset({"approve", "reject", "respond", "signal", "cancel", "pause", "resume"})
 """The commands that are served today; the others answer `unsupported`."""
 
 

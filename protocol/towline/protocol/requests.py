@@ -1,22 +1,24 @@
 """The state of one request to people, as the store keeps it beside the log.
 
-Promises that `decide` is the whole rule of an approval: who may, what a repeat is, when it is resolved. It is
-pure: the caller writes what it returns and relies on the version it read. Leaves expiry and the other kinds of
-request to their own issue of the contract.
+Promises that `decide` is the whole rule of an approval, and `answer` that of a question: who may, what a repeat is,
+when it is resolved. They are pure: the caller writes what they return and relies on the version it read. Leaves expiry
+and the other kinds of request to others.
 """
 
+import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from towline.protocol import schemas
 from towline.protocol.errors import Problem, ProblemError
-from towline.protocol.event_data import ApprovalRequested
+from towline.protocol.event_data import ApprovalRequested, InputRequested
 from towline.protocol.grants import named_field
 from towline.protocol.projection import Caller, may_answer
-from towline.protocol.values import Proposal, Question, Vote
+from towline.protocol.values import JsonObject, Proposal, Question, Vote, WaitKind
 
 Decision = Literal["approve", "reject"]
 Outcome = Literal["approved", "rejected", "expired", "withdrawn"]
@@ -49,6 +51,47 @@ class ApprovalState(Struct, frozen=True, kw_only=True):
     resolved_by: ResolvedBy | None = None
 
 
+class InputState(Struct, frozen=True, kw_only=True, tag_field="kind", tag="input"):
+    """A question with its answer's fingerprint. `version` as of an approval."""
+
+    request: str
+    title: str
+    schema: JsonObject
+    answerers: list[str]
+    on_expire: Literal["fail", "default"]
+    default: Any = None
+    expires_at: str | None = None
+    ref: str | None = None
+    version: int = 1
+    outcome: Literal["answered", "expired", "withdrawn"] | None = None
+    by: str | None = None
+    at: str | None = None
+    answered: str | None = None
+    resolved_by: ResolvedBy | None = None
+
+
+State = ApprovalState | InputState
+S = TypeVar("S", bound=ApprovalState | InputState)
+
+
+class _Kind(Struct, frozen=True):
+    kind: str = "approval"
+
+
+def asked(data: InputRequested, ref: str | None = None) -> InputState:
+    """The state of a question that is just being asked."""
+    return InputState(
+        request=data.request,
+        title=data.title,
+        schema=data.schema,
+        answerers=data.answerers,
+        on_expire=data.on_expire,
+        default=data.default,
+        expires_at=data.expires_at,
+        ref=ref,
+    )
+
+
 def opened(data: ApprovalRequested, ref: str | None = None) -> ApprovalState:
     """The state of an approval that is just being asked for."""
     return ApprovalState(
@@ -65,14 +108,23 @@ def opened(data: ApprovalRequested, ref: str | None = None) -> ApprovalState:
     )
 
 
-def withdrawn(state: ApprovalState) -> ApprovalState:
+def withdrawn(state: S) -> S:
     """The state after the run ended with the request still open."""
     return replace(state, outcome="withdrawn", version=state.version + 1)
 
 
-def side_fields(state: ApprovalState) -> dict[str, str]:
+def _who(state: State) -> dict[str, list[str]]:
+    """Who may answer, as a request on the wire says it."""
+    if isinstance(state, InputState):
+        return {"answerers": state.answerers}
+    return {"deciders": state.deciders, "exclude": state.exclude}
+
+
+def side_fields(state: State) -> dict[str, str]:
     """The fields of a run's side hash that hold `state`; who is named in it may read the run from then on."""
-    named = [entry for entry in state.deciders if not entry.startswith("role:") and entry not in state.exclude]
+    entries, *rest = _who(state).values()
+    excluded = {entry for one in rest for entry in one}
+    named = [entry for entry in entries if not entry.startswith("role:") and entry not in excluded]
     return {
         state_field(state.request): encode(state),
         version_field(state.request): str(state.version),
@@ -90,14 +142,15 @@ def version_field(request: str) -> str:
     return f"v|{request}"
 
 
-def encode(state: ApprovalState) -> str:
+def encode(state: State) -> str:
     """The text of a state as the store keeps it."""
     return msgspec.json.encode(state).decode()
 
 
-def decode(text: str) -> ApprovalState:
+def decode(text: str) -> State:
     """The state in such a text."""
-    return msgspec.json.decode(text, type=ApprovalState)
+    kind = msgspec.json.decode(text, type=_Kind).kind
+    return msgspec.json.decode(text, type=InputState if kind == "input" else ApprovalState)
 
 
 class AlreadySo(Exception):
@@ -119,7 +172,7 @@ def decide(
     Raises `ProblemError` in the order of the contract (`forbidden`, `already_decided`, `expired`,
     `digest_mismatch`, `bad_request` for missing answers) and `AlreadySo` for a repeat.
     """
-    if not may_answer({"deciders": state.deciders, "exclude": state.exclude}, caller):
+    if not may_answer(_who(state), caller):
         # Who they are stands in the request, for who may read it.
         raise ProblemError(
             Problem("forbidden", "You are not among those who may decide this request.", needs="decider")
@@ -158,18 +211,55 @@ def decide(
     return changed, outcome is not None
 
 
-def resolution(state: ApprovalState, seq: int | None = None) -> dict[str, Any]:
+def answer(state: InputState, caller: Caller, value: Any, *, at: str, by: str) -> InputState:
+    """The state after an answer, which resolves the question.
+
+    Raises `ProblemError` in the order of the contract (`forbidden`, `already_decided`, `expired`, `bad_request` for a
+    value that does not fit) and `AlreadySo` for a repeat.
+    """
+    if not may_answer(_who(state), caller):
+        why = Problem("forbidden", "You are not among those who may answer this request.", needs="answerer")
+        raise ProblemError(why)
+    said = hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+    if state.by == by and state.answered == said:
+        raise AlreadySo
+    if state.outcome == "expired":
+        raise ProblemError(Problem("expired", "The request expired before this answer.", request=resolution(state)))
+    if state.outcome is not None:
+        raise ProblemError(
+            Problem("already_decided", "The request was answered before; see `request`.", request=resolution(state))
+        )
+    if state.expires_at is not None and at >= state.expires_at:
+        raise ProblemError(Problem("expired", "The request has expired.", request=resolution(state)))
+    schemas.check(value, state.schema, field="data.value")
+    return replace(state, outcome="answered", by=by, at=at, answered=said, version=state.version + 1)
+
+
+def _decisions(state: State) -> list[dict[str, Any]]:
+    if isinstance(state, ApprovalState):
+        return cast("list[dict[str, Any]]", msgspec.to_builtins(state.decisions))
+    return [] if state.by is None else [{"by": state.by, "decision": "answered", "at": state.at}]
+
+
+def resolution(state: State, seq: int | None = None) -> dict[str, Any]:
     """Who decided what, as the loser of a race is told: `{outcome, decisions, seq}`."""
-    return {"outcome": state.outcome, "decisions": msgspec.to_builtins(state.decisions), "seq": seq}
+    return {"outcome": state.outcome, "decisions": _decisions(state), "seq": seq}
 
 
-def to_wire(state: ApprovalState, caller: Caller, *, seq: int | None, since: str | None) -> dict[str, Any]:
+_SHOWN: Final = {
+    "approval": ("proposal", "digest", "questions", "deciders", "exclude", "quorum", "decisions"),
+    "input": ("schema", "answerers", "on_expire", "default"),
+}
+
+
+def to_wire(state: State, caller: Caller, *, seq: int | None, since: str | None) -> dict[str, Any]:
     """A request as `GET …/requests/{request}` answers it."""
     body = msgspec.to_builtins(state)
-    shown = {k: body[k] for k in ("proposal", "digest", "questions", "deciders", "exclude", "quorum", "decisions")}
+    kind: WaitKind = "approval" if isinstance(state, ApprovalState) else "input"
+    shown = {k: body[k] for k in _SHOWN[kind]}
     return {
         "id": state.request,
-        "kind": "approval",
+        "kind": kind,
         "title": state.title,
         "since": since,
         "expires_at": state.expires_at,
@@ -177,16 +267,16 @@ def to_wire(state: ApprovalState, caller: Caller, *, seq: int | None, since: str
         "may_answer": state.outcome is None and may_answer(body, caller),
         "request": shown,
         "outcome": state.outcome,
-        "decisions": body["decisions"],
+        "decisions": _decisions(state),
     }
 
 
-def is_named(state: ApprovalState, caller: Caller) -> bool:
+def is_named(state: State, caller: Caller) -> bool:
     """Whether the caller is one of those who may decide it, or might have: they read the request in full."""
-    return may_answer({"deciders": state.deciders, "exclude": state.exclude}, caller)
+    return may_answer(_who(state), caller)
 
 
-def withdrawals(states: Sequence[ApprovalState]) -> dict[str, str]:
+def withdrawals(states: Sequence[State]) -> dict[str, str]:
     """The side fields that mark all of `states` as withdrawn."""
     fields: dict[str, str] = {}
     for state in states:

@@ -14,6 +14,14 @@ from towline.protocol.errors import problem
 from towline.protocol.values import JsonObject
 
 
+def check_schema(schema: JsonObject, *, field: str) -> None:
+    """Raises `ProblemError` (`bad_request`) for what is no JSON Schema 2020-12."""
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise problem("bad_request", f"Not a JSON Schema: {error.message}", field=field) from None
+
+
 def check(value: Any, schema: JsonObject, *, field: str) -> None:
     """Raises `ProblemError` (`bad_request`) when `value` does not fit; `field` is where it stands in the request."""
     validator = jsonschema.Draft202012Validator(schema, registry=Registry())

@@ -17,8 +17,9 @@ from towline.protocol.events import Actor
 from towline.protocol.limits import GRACE_DEFAULT_MS, UNAPPLIED_COMMANDS
 from towline.protocol.projection import Caller
 from towline.protocol.requests import opened, side_fields
-from towline.protocol.store.acceptance import cancel_run, receipt_of, request_state, send_command
+from towline.protocol.store.acceptance import cancel_run, receipt_of, send_command
 from towline.protocol.store.api import Claimed, CommandOutcome
+from towline.protocol.store.deciding import request_state
 from towline.protocol.store.sweep import Sweeper
 
 OWNER = Caller("alice", "owner")

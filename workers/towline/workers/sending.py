@@ -24,7 +24,7 @@ def request_of(
     owner: str,
     fence: api.Fence,
     number: int,
-    withdrawn: Sequence[requests.ApprovalState] = (),
+    withdrawn: Sequence[requests.State] = (),
 ) -> api.Commit:
     """`commit` as the store takes it. `entries`: its entries, with what was too large out of the way already.
 

@@ -8,7 +8,7 @@ again. Leaves the wire to the gateway. Read `commands` and `requests` first.
 import logging
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,24 +23,15 @@ from towline.protocol.events import Actor
 from towline.protocol.limits import CHANGED_ATTEMPTS, GRACE_DEFAULT_MS
 from towline.protocol.projection import Caller
 from towline.protocol.run_state import Run
-from towline.protocol.store import api, pausing
+from towline.protocol.store import api, deciding, pausing
 from towline.protocol.store.closing import force_close
+from towline.protocol.store.deciding import Outcome, received
 from towline.protocol.store.openends import SYSTEM
 from towline.protocol.store.redis import RedisStore
 from towline.protocol.values import JsonObject
 
 INTERRUPTED: Final = "Another run of its thread takes its place."
 _log: Final = logging.getLogger("towline.store")
-
-
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a command, as the store keeps it for repeats. `status` is `applied` or `rejected`."""
-
-    status: c.ReceiptStatus
-    effect: str | None = None
-    result: Any = None
-    code: str | None = None
-    text: str | None = None
 
 
 async def send_command(
@@ -158,19 +149,6 @@ async def cancel_run(
     await send_command(store, run, command, caller)
 
 
-async def request_state(store: RedisStore, run: str, request: str) -> tuple[requests.ApprovalState, int | None]:
-    """A request of `run` with the seq of its resolution, None while it is open. Raises `not_found`."""
-    field = requests.state_field(request)
-    found = await store.side_fields(run, [field])
-    if field not in found:
-        raise problem("not_found", "The run has no such request.")
-    state = requests.decode(found[field])
-    if state.resolved_by is None:
-        return state, None
-    kept = await store.command_outcome(run, state.resolved_by.subject, state.resolved_by.command_id)
-    return state, None if kept is None else kept.seq + state.resolved_by.offset
-
-
 async def _repeated(store: RedisStore, run: str, command: c.Command, repeat: api.Repeated) -> c.Receipt:
     if repeat.fingerprint == command.fingerprint:
         return await _kept(store, run, command.command_id, repeat)
@@ -227,7 +205,9 @@ async def _prepare(
     )
     match command.data:
         case c.Decide():
-            return await _decision(store, base, command, command.data, caller)
+            return await deciding.decide(store, base, command.data, caller)
+        case c.Respond():
+            return await deciding.answer(store, base, command.data, caller)
         case c.Cancel():
             return _cancel(base, loaded, command.data, store.now_ms())
         case c.Pause():
@@ -236,59 +216,6 @@ async def _prepare(
             return _signal(base, command, command.data, signals)
         case _:
             raise problem("unsupported", f"This run does not handle {command.type}.", field="type")
-
-
-def _received(base: api.Acceptance, payload: Any, *, name: str | None = None, is_input: bool) -> NewEntry:
-    data = d.CommandReceived(command_id=base.command_id, type=base.type, payload=payload, name=name)
-    return NewEntry("command.received", Actor("user", base.subject), data, is_input=is_input)
-
-
-async def _decision(
-    store: RedisStore, base: api.Acceptance, command: c.Command, data: c.Decide, caller: Caller
-) -> api.Acceptance:
-    found = await store.side_fields(base.run, [requests.state_field(data.request)])
-    if not found:
-        raise problem("not_found", "The run has no such request.", field="data.request")
-    before = requests.decode(found[requests.state_field(data.request)])
-    by = f"user:{caller.subject}"
-    decision: requests.Decision = "approve" if command.type == "approve" else "reject"
-    at = times.to_wire(store.now_ms())
-    try:
-        after, is_resolved = requests.decide(
-            before, caller, decision, digest=data.digest, answers=data.answers, at=at, by=by
-        )
-    except ProblemError as error:
-        raise await _with_seq(store, base.run, data.request, error) from None
-    voted = d.ApprovalVoted(request=data.request, by=by, decision=decision, comment=data.comment, answers=data.answers)
-    entries = [
-        _received(base, msgspec.to_builtins(data), is_input=False),
-        NewEntry("approval.voted", Actor("user", caller.subject), voted, cause_index=0),
-    ]
-    effect = f"{len(after.decisions)} of {after.quorum} approved"
-    if is_resolved and after.outcome is not None:
-        resolved = d.ApprovalResolved(request=data.request, outcome=after.outcome, decisions=after.decisions)
-        entries.append(NewEntry("approval.resolved", SYSTEM, resolved, cause_index=0, is_input=True))
-        after = replace(after, resolved_by=requests.ResolvedBy(base.subject, base.command_id, 2))
-        effect = after.outcome or ""
-    applied = d.CommandApplied(command_id=base.command_id, type=command.type, effect=effect)
-    entries.append(NewEntry("command.applied", SYSTEM, applied, cause_index=0))
-    return replace(
-        base,
-        entries=entries,
-        relies={requests.version_field(data.request): str(before.version)},
-        side=requests.side_fields(after),
-        inbox_remove=[data.request] if is_resolved else [],
-        input_index=2 if is_resolved else -1,
-        outcome=msgspec.json.encode(Outcome("applied", effect=effect)).decode(),
-    )
-
-
-async def _with_seq(store: RedisStore, run: str, request: str, error: ProblemError) -> ProblemError:
-    """The refusal with the place of the decision that came first, for the loser of the race."""
-    if error.problem.request is None:
-        return error
-    _, seq = await request_state(store, run, request)
-    return ProblemError(replace(error.problem, request={**error.problem.request, "seq": seq}))
 
 
 def _steer(base: api.Acceptance, loaded: api.Loaded, data: c.Pause) -> api.Acceptance:
@@ -300,7 +227,7 @@ def _steer(base: api.Acceptance, loaded: api.Loaded, data: c.Pause) -> api.Accep
     return replace(
         base,
         entries=[
-            _received(base, {} if data.reason is None else {"reason": data.reason}, is_input=True),
+            received(base, {} if data.reason is None else {"reason": data.reason}, is_input=True),
             *steered.entries,
             NewEntry("command.applied", SYSTEM, applied, cause_index=0),
         ],
@@ -346,7 +273,7 @@ def _signal(
             )
         )
     schemas.check(payload, signals[data.name], field="data.payload")
-    entry = _received(base, payload, name=data.name, is_input=True)
+    entry = received(base, payload, name=data.name, is_input=True)
     return replace(base, entries=[entry], input_index=0, counts=True, relief=False)
 
 

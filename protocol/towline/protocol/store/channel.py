@@ -7,14 +7,14 @@ scripts. Read `openends` first.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from towline.protocol import event_data as d
-from towline.protocol import inbox, requests, times
+from towline.protocol import inbox, requests, schemas, times
 from towline.protocol.appending import Append, CommandResult, EventToAppend, Release, check_order, entry_of, typed
 from towline.protocol.approvals import digest_of, is_decider_entry
 from towline.protocol.codec import NewEntry
@@ -25,13 +25,14 @@ from towline.protocol.events import TERMINAL, Actor, Event
 from towline.protocol.evidence import Observed
 from towline.protocol.ids import is_command_id
 from towline.protocol.store import api
-from towline.protocol.store.acceptance import Outcome
+from towline.protocol.store.deciding import Outcome
 from towline.protocol.store.openends import SYSTEM, OpenCommand, OpenEnds
 from towline.protocol.store.redis import RedisStore
-from towline.protocol.values import WaitRef
+from towline.protocol.values import WaitKind, WaitRef
 
-OPEN_APPROVALS: Final = 50
-"""How many approvals may be open at once: a run that ends withdraws all of them in one step."""
+_ASKING: Final = frozenset({"approval.requested", "input.requested"})
+OPEN_REQUESTS: Final = 50
+"""How many requests may be open at once: a run that ends withdraws all of them in one step."""
 
 _RESULTS: Final = frozenset({"tool.finished", "tool.failed", "message.completed", "checkpoint.saved"})
 _SNAPSHOT_EVERY: Final = 64
@@ -70,6 +71,8 @@ class _Book:
             self.pause = event
         elif event.type == "approval.requested":
             self.asked.add(msgspec.convert(event.data, d.ApprovalRequested).request)
+        elif event.type == "input.requested":
+            self.asked.add(msgspec.convert(event.data, d.InputRequested).request)
         elif event.type == "artifact.created":
             self.observed.note_artifact(msgspec.convert(event.data, d.ArtifactCreated).artifact)
 
@@ -112,6 +115,10 @@ async def prepare(
             entry = replace(entry, data=_asked(event.data, book, where))
             side.update(requests.side_fields(requests.opened(entry.data)))
             waits[entry.data.request] = inbox.whom(entry.data.deciders, facts.owner)
+        elif entry.type == "input.requested":
+            _check_input(entry.data, book, where)
+            side.update(requests.side_fields(requests.asked(entry.data)))
+            waits[entry.data.request] = inbox.whom(entry.data.answerers, facts.owner)
         elif entry.type == "run.blocked":
             waits.update(inbox.blocked(entry.data.blocker.id, facts.owner))
         elif entry.type == "timer.started":
@@ -142,17 +149,37 @@ async def prepare(
 
 
 def _opens(event: EventToAppend) -> bool:
-    return event.type == "approval.requested"
+    return event.type in _ASKING
 
 
-def _asked(data: d.ApprovalRequested, book: _Book, where: str) -> d.ApprovalRequested:
-    """The approval as it can be decided. Raises `bad_request` for one that nobody could decide."""
+def _check_request(data: d.ApprovalRequested | d.InputRequested, book: _Book, where: str) -> None:
     if not is_command_id(data.request):
         raise problem("bad_request", "A request's id is 1 to 128 of [A-Za-z0-9._:-].", field=f"{where}.data.request")
     if data.request in book.asked:
         raise problem("conflict", "The run asked under this id before.", field=f"{where}.data.request")
-    if len(book.ends.requests) >= OPEN_APPROVALS:
-        raise problem("conflict", "Too many approvals are open; wait for answers.", limit=OPEN_APPROVALS)
+    if len(book.ends.requests) >= OPEN_REQUESTS:
+        raise problem("conflict", "Too many requests are open; wait for answers.", limit=OPEN_REQUESTS)
+    if data.expires_at is not None:
+        _time(data.expires_at, f"{where}.data.expires_at")
+
+
+def _check_input(data: d.InputRequested, book: _Book, where: str) -> None:
+    """Raises `bad_request` for a question that nobody could answer, or that no value would fit."""
+    _check_request(data, book, where)
+    if not data.answerers or not all(is_decider_entry(entry) for entry in data.answerers):
+        raise problem(
+            "bad_request",
+            "Answerers are written as user:<sub>, role:<role> or group:<name>, and there is one.",
+            field=f"{where}.data.answerers",
+        )
+    schemas.check_schema(data.schema, field=f"{where}.data.schema")
+    if data.on_expire == "default":
+        schemas.check(data.default, data.schema, field=f"{where}.data.default")
+
+
+def _asked(data: d.ApprovalRequested, book: _Book, where: str) -> d.ApprovalRequested:
+    """The approval as it can be decided. Raises `bad_request` for one that nobody could decide."""
+    _check_request(data, book, where)
     if data.proposal is None:
         raise problem("bad_request", "An approval shows a proposal.", field=f"{where}.data.proposal")
     for name in ("deciders", "exclude"):
@@ -166,8 +193,6 @@ def _asked(data: d.ApprovalRequested, book: _Book, where: str) -> d.ApprovalRequ
     people = len(set(left)) if all(entry.startswith("user:") for entry in left) else data.quorum
     if not left or not 1 <= data.quorum <= people:
         raise problem("bad_request", "Nobody could decide this.", field=f"{where}.data.deciders")
-    if data.expires_at is not None:
-        _time(data.expires_at, f"{where}.data.expires_at")
     digest = digest_of(data.request, data.proposal, data.questions)
     if data.digest not in ("", digest):
         raise problem("digest_mismatch", "The digest is not that of this request; leave it out.", expected=digest)
@@ -289,7 +314,7 @@ def _wait(item: WaitRef | str, book: _Book) -> WaitRef:
     if isinstance(item, WaitRef):
         return item
     if item in book.ends.requests:
-        return WaitRef(item, "approval")
+        return WaitRef(item, cast("WaitKind", book.ends.requests[item]))
     if item in book.ends.timers:
         return WaitRef(item, "timer")
     return WaitRef(f"signal:{item}", "signal", item)

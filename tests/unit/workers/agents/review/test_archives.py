@@ -227,6 +227,7 @@ def test_what_is_encrypted_or_oddly_packed_is_named(place: Place) -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"PK", b"<html>", b"\x7fELF", b"Rar!\x1a\x07", b"BZh9", tarred({"a": b"x"})[1:], gzip.compress(b"")[:1]],
+    ids=["nothing", "half a zip", "a page", "a program", "rar", "bzip2", "a tail", "a byte"],
 )
 def test_what_is_no_archive_is_said(place: Place, data: bytes) -> None:
     place.refuses(data, "neither a zip nor a tar.gz")

@@ -22,11 +22,14 @@ _SCHEME: Final = r"(?i:bearer|basic|token|digest|apikey)"
 _PART: Final = r"[^\s\"'\\,;(){}\[\]<>]"
 _MIXED: Final = rf"(?={_PART}{{0,255}}\d)(?={_PART}{{0,255}}[A-Za-z]){_PART}"
 
+_ASSIGNED: Final = (
+    r"(?:(?:API|ACCESS|PRIVATE)_?KEY|SECRET|TOKEN|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL)[A-Z0-9_]{0,32}=\\?[\"']?"
+)
 _FORMS: Final = tuple(
     re.compile(rf"({before})({value})")
     for before, value in (
         (
-            r"(?:(?:API|ACCESS|PRIVATE)_?KEY|SECRET|TOKEN|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL)[A-Z0-9_]{0,32}=\\?[\"']?",
+            _ASSIGNED,
             r"[^\s\"'\\]{6,}",
         ),
         (rf"(?i:authorization){_IS}{_SCHEME}\s{{1,2}}", r"[^\s\"'\\,;]{6,}"),
@@ -46,7 +49,7 @@ _CUT: Final = tuple(
     re.compile(rf"({before})({value})\Z")
     for before, value in (
         (
-            r"(?:(?:API|ACCESS|PRIVATE)_?KEY|SECRET|TOKEN|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL)[A-Z0-9_]{0,32}=\\?[\"']?",
+            _ASSIGNED,
             r"[^\s\"'\\]+",
         ),
         (rf"(?i:authorization){_IS}{_SCHEME}\s{{1,2}}", r"[^\s\"'\\,;]+"),

@@ -40,23 +40,24 @@ def received(base: api.Acceptance, payload: Any, *, name: str | None = None, is_
 
 async def request_state(store: RedisStore, run: str, request: str) -> tuple[requests.State, int | None]:
     """A request of `run` with the seq of its resolution, None while it is open. Raises `not_found`."""
-    field = requests.state_field(request)
-    found = await store.side_fields(run, [field])
-    if field not in found:
-        raise problem("not_found", "The run has no such request.")
-    state = requests.decode(found[field])
+    state = await _state(store, run, request)
     if state.resolved_by is None:
         return state, None
     kept = await store.command_outcome(run, state.resolved_by.subject, state.resolved_by.command_id)
     return state, None if kept is None else kept.seq + state.resolved_by.offset
 
 
+async def _state(store: RedisStore, run: str, request: str, **where: str) -> requests.State:
+    name = requests.state_field(request)
+    found = await store.side_fields(run, [name])
+    if name not in found:
+        raise problem("not_found", "The run has no such request.", **where)
+    return requests.decode(found[name])
+
+
 async def decide(store: RedisStore, base: api.Acceptance, data: c.Decide, caller: Caller) -> api.Acceptance:
     """Accepts `approve` or `reject`. Raises `ProblemError`, and `AlreadySo` for a repeat by the same subject."""
-    found = await store.side_fields(base.run, [requests.state_field(data.request)])
-    if not found:
-        raise problem("not_found", "The run has no such request.", field="data.request")
-    before = requests.decode(found[requests.state_field(data.request)])
+    before = await _state(store, base.run, data.request, field="data.request")
     if isinstance(before, requests.InputState):
         raise problem("bad_request", "This is a question: answer it with respond.", field="data.request")
     by = f"user:{caller.subject}"
@@ -94,10 +95,7 @@ async def decide(store: RedisStore, base: api.Acceptance, data: c.Decide, caller
 
 async def answer(store: RedisStore, base: api.Acceptance, data: c.Respond, caller: Caller) -> api.Acceptance:
     """Accepts `respond`. Raises as `decide`."""
-    found = await store.side_fields(base.run, [requests.state_field(data.request)])
-    if not found:
-        raise problem("not_found", "The run has no such request.", field="data.request")
-    before = requests.decode(found[requests.state_field(data.request)])
+    before = await _state(store, base.run, data.request, field="data.request")
     if not isinstance(before, requests.InputState):
         raise problem("bad_request", "This is an approval: approve or reject it.", field="data.request")
     if uploads_in(data.value):
